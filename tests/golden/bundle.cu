@@ -1,6 +1,6 @@
 // bundle.cu: the functions that choose and launch kernels. bundle.h says how to call them.
 //
-// Written by tilewright, file digest 11880df7d327da9b. To write it with kernels that are looked up:
+// Written by tilewright, file digest 7cf565767539cd78. To write it with kernels that are looked up:
 //   tilewright emit --shape 65x65x65 --shape 128x128x128 --shape 257x257x257 --shape 513x513x513 --shape 1028x1028x1028 --shape 2049x2049x2049 --dtype float --trans nn --arch sm_90a --name bundle --split
 // SPDX-License-Identifier: MIT
 
@@ -39,7 +39,7 @@ constexpr Index ceil_div(Index size, Index step) { return (size + step - 1) / st
 
 int status_of(cudaError_t error) { return error == cudaSuccess ? BUNDLE_SUCCESS : BUNDLE_CUDA_ERROR + int(error); }
 
-// What is asked of a device once. Threads that ask at the same time store the same values.
+// Attributes of a device, read once. Threads that read at the same time store the same values.
 struct Device {
     std::atomic<int> sm_count{0}, smem_per_sm{0}, smem_per_cta{0}, smem_reserved{0}, capability{0};
 };
@@ -161,7 +161,7 @@ int launch(const Call& call)
 constexpr Index counter_bytes = 16384;  // at the start of a workspace: 0 between two calls
 constexpr Index round_up(Index size, Index step) { return ceil_div(size, step) * step; }
 
-// What a kernel may need beyond its own launch.
+// A step that a kernel may need beyond its own launch.
 struct Step {
     bool (*applies)(const Kernel&);
     Index (*bytes)(const Kernel&, const Call&);        // of the workspace; -1 where it cannot do the sizes

@@ -8,7 +8,7 @@
 //   launch     ceil(m / 64) * ceil(n / 64) * 3 CTAs along x in clusters of 3,
 //              (128, 1, 1) threads, 49152 bytes of static shared memory
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest e8920d7e386bb079. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest 7741ecd34e864470. To write it again:
 //   tilewright emit --dtype double --trans nn --config "dmma:64x64x16,fragments=single,split_k=3,reduce=cluster"
 // SPDX-License-Identifier: MIT
 
@@ -22,7 +22,7 @@
 //                  +---------+
 //        kBlockK        v            Tiles of op(A) and op(B) pass along k through kStages buffers in shared
 //        +-----+   +----+----+       memory. While one is multiplied the next are on their way: cp.async
-// kBlock |     | > |warp|warp|  C    copies them behind the threads' backs, as they lie in global memory.
+// kBlock |     | > |warp|warp|  C    copies them asynchronously, as they lie in global memory.
 //      M |     |   +----+----+
 //        |     |   |warp|warp|       One barrier a tile: then the next tile is whole, and the one before may
 //        +-----+   +----+----+       be overwritten.
@@ -114,9 +114,9 @@ __device__ __forceinline__ void mma_f64_m16n8k8(
 template <typename Element>
 __device__ __forceinline__ const Element* peer(const Element* place, int rank)
 {
-    const Element* found;
-    asm("mapa.u64 %0, %1, %2;" : "=l"(found) : "l"(place), "r"(rank));
-    return found;
+    const Element* address;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(address) : "l"(place), "r"(rank));
+    return address;
 }
 
 // The barrier of a cluster, in two halves: a thread that has waited sees what others wrote before they arrived.
@@ -151,7 +151,7 @@ struct Operand {
     static constexpr int kSize = kBlockK * (kExtent + kSpare);           // of a tile in shared memory
     static constexpr int kBases = kAlongK ? 4 : kSpare ? 1 : 2;  // places from which a lane's lie a fixed way
 
-    // What is exclusive-or'ed to the columns of a row's elements to give their places.
+    // The swizzle of a row: the columns of its elements, exclusive-or'ed with it, are their places.
     static __device__ constexpr int swizzle(int row)
     {
         if (kAlongK) return kBlockK == 8 ? row / 2 % 2 * 4 : row % 4 * 4;
@@ -317,7 +317,7 @@ __device__ __forceinline__ void mma(
         upper[0], upper[1], lower[0], lower[1], a_upper[0], a_lower[0], a_upper[1], a_lower[1], b[j][0], b[j][1]);
 }
 
-// Which lane of a warp a lane is along the rows of C.
+// The lane's number along the rows of C.
 __device__ __forceinline__ int lane_m(int lane) { return lane / 4; }
 
 // Where in the warp tile the i-th row of lanes `along_m` is, and a lane's j-th column.

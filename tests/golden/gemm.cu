@@ -1,6 +1,6 @@
 // gemm.cu: kernels and the functions that launch them. gemm.h says how to call them.
 //
-// Written by tilewright, file digest 2864e019dc0d5c96. To write it again:
+// Written by tilewright, file digest 9e7f5b97c14e4dbd. To write it again:
 //   tilewright emit --shape 1021x767x509 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 
@@ -97,7 +97,7 @@ __device__ __forceinline__ void griddepcontrol_wait() {}
 
 // ---- The kernel -------------------------------------------------------------------------------------------------
 
-// What C becomes: alpha * product + beta * C, where C is read only if it counts.
+// The new element of C, alpha * product + beta * C. C is read only if beta is not 0.
 __device__ __forceinline__ Elem blend(Elem product, const Elem* c, Elem alpha, Elem beta)
 {
     return beta == Elem(0) ? alpha * product : alpha * product + beta * *c;
@@ -189,7 +189,7 @@ constexpr Index ceil_div(Index size, Index step) { return (size + step - 1) / st
 
 int status_of(cudaError_t error) { return error == cudaSuccess ? GEMM_SUCCESS : GEMM_CUDA_ERROR + int(error); }
 
-// What is asked of a device once. Threads that ask at the same time store the same values.
+// Attributes of a device, read once. Threads that read at the same time store the same values.
 struct Device {
     std::atomic<int> sm_count{0}, smem_per_sm{0}, smem_per_cta{0}, smem_reserved{0}, capability{0};
 };

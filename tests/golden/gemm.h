@@ -1,6 +1,6 @@
 // gemm.h: matrix products on NVIDIA GPUs in C and C++.
 //
-// Written by tilewright, file digest 72efe915bfc83800. To write it again:
+// Written by tilewright, file digest ce3094003b3451c3. To write it again:
 //   tilewright emit --shape 1021x767x509 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 //
@@ -53,7 +53,7 @@
 extern "C" {
 #endif
 
-// What every function returns but for those of sizes and names. GEMM_CUDA_ERROR + e is what the CUDA runtime
+// Statuses, which every function returns but for sizes and names. GEMM_CUDA_ERROR + e is what the CUDA runtime
 // answered, an earlier failure on the device included.
 enum {
     GEMM_SUCCESS = 0,              // done, or queued
@@ -105,14 +105,14 @@ int gemm_run(
     const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t m, int64_t n, int64_t k,
     float alpha, float beta, void* workspace, size_t workspace_bytes, cudaStream_t stream);
 
-// The same with a workspace that it keeps for each stream until gemm_release. Where a product needs one it cannot be
-// captured: GEMM_CAPTURING.
+// Queues the product with a workspace that it keeps for each stream until gemm_release. A product that needs one
+// cannot be captured: GEMM_CAPTURING.
 int gemm(
     const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t m, int64_t n, int64_t k,
     float alpha, float beta, cudaStream_t stream);
 
-// Which kernel such a product gets where its operands lie as vectors want it, on the current device where there are
-// kernels for several architectures.
+// Describes the kernel that such a product gets where its operands lie as vectors want it, on the current device where
+// there are kernels for several architectures.
 int gemm_describe(int64_t m, int64_t n, int64_t k, gemm_description* description);
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
 // gemm_main.cu: tests every kernel of gemm on the GPU against plain loops on the processor, then times it.
 //
-// Written by tilewright, file digest 329da2d033d300c4. To write it again:
+// Written by tilewright, file digest 59bd00b4f3b9c6a6. To write it again:
 //   tilewright emit --shape 1021x767x509 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16" --main
 // SPDX-License-Identifier: MIT
 //
@@ -57,6 +57,11 @@ struct Functions {
     int (*describe)(int64_t, int64_t, int64_t, gemm_description*);
 };
 
+constexpr std::size_t area(int rows, int cols) { return std::size_t(rows) * std::size_t(cols); }
+
+template <typename T>
+bool same(T x, T y) { return x <= y && y <= x; }
+
 void require(cudaError_t error, const char* what)
 {
     if (error == cudaSuccess) return;
@@ -87,7 +92,7 @@ struct Memory {
 struct Workspace : Memory {
     std::size_t bytes;
 
-    explicit Workspace(std::size_t bytes) : Memory(bytes), bytes(bytes)
+    explicit Workspace(std::size_t size) : Memory(size), bytes(size)
     {
         require_done(gemm_workspace_init(data, bytes, nullptr), "gemm_workspace_init");
         require(cudaDeviceSynchronize(), "gemm_workspace_init");
@@ -98,7 +103,7 @@ template <typename T>
 std::vector<T> random_matrix(int rows, int cols, unsigned seed, bool integers)
 {
     std::mt19937 generator(seed);
-    std::vector<T> matrix(std::size_t(rows) * cols);
+    std::vector<T> matrix(area(rows, cols));
     std::uniform_real_distribution<T> real(-1, 1);  // all bits: fewer take less power
     for (T& x : matrix) x = integers ? T(int(generator() % 7) - 3) : real(generator);
     return matrix;
@@ -110,12 +115,13 @@ struct Matrix {
     int rows, cols, ld, skip;
     Memory memory;
 
-    Matrix(int rows, int cols, int padding, int skip)
-        : rows(rows), cols(cols), ld(std::max(1, cols + padding)), skip(skip), memory((size() + skip) * sizeof(T))
+    Matrix(int height, int width, int padding, int first)
+        : rows(height), cols(width), ld(std::max(1, width + padding)), skip(first),
+          memory((size() + std::size_t(first)) * sizeof(T))
     {
     }
 
-    std::size_t size() const { return std::size_t(rows) * ld; }
+    std::size_t size() const { return area(rows, ld); }
     T* data() const { return reinterpret_cast<T*>(memory.data) + skip; }
 
     // Fills it with `dense`, transposed if asked, and what lies between rows with `mark`.
@@ -124,8 +130,8 @@ struct Matrix {
         std::vector<T> stored(size(), mark);
         for (int i = 0; i < rows; ++i) {
             for (int j = 0; j < cols; ++j) {
-                stored[std::size_t(i) * ld + j] =
-                    transposed ? dense[std::size_t(j) * rows + i] : dense[std::size_t(i) * cols + j];
+                const std::size_t place = transposed ? area(j, rows) + std::size_t(i) : area(i, cols) + std::size_t(j);
+                stored[area(i, ld) + std::size_t(j)] = dense[place];
             }
         }
         require(cudaMemcpy(data(), stored.data(), size() * sizeof(T), cudaMemcpyHostToDevice), "copy to the device");
@@ -152,15 +158,15 @@ struct Reference {
         const auto [m, n, k] = sizes;
         const double row_steps = double(n) * std::max(k, 100);
         const int count = int(std::min<double>(m, std::max(2.0, MOST_STEPS / row_steps)));
-        for (int r = 0; r < count; ++r) rows.push_back(int((long long)r * (m - 1) / std::max(1, count - 1)));
-        product.resize(std::size_t(count) * n);
+        for (int r = 0; r < count; ++r) rows.push_back(int(int64_t(r) * (m - 1) / std::max(1, count - 1)));
+        product.resize(area(count, n));
         magnitude.resize(product.size());
         for (int r = 0; r < count; ++r) {
-            Wide* sum = product.data() + std::size_t(r) * n;
-            double* total = magnitude.data() + std::size_t(r) * n;
+            Wide* sum = product.data() + area(r, n);
+            double* total = magnitude.data() + area(r, n);
             for (int p = 0; p < k; ++p) {
-                const T x = a[std::size_t(rows[r]) * k + p];
-                const T* row = b.data() + std::size_t(p) * n;
+                const T x = a[area(rows[std::size_t(r)], k) + std::size_t(p)];
+                const T* row = b.data() + area(p, n);
                 for (int j = 0; j < n; ++j) {
                     sum[j] += Wide(x) * row[j];
                     total[j] += std::fabs(double(x) * row[j]);
@@ -194,12 +200,12 @@ double error_over_bound(
     Matrix<T> A(functions.trans_a ? k : m, functions.trans_a ? m : k, way.padding, way.skip_a);
     Matrix<T> B(functions.trans_b ? n : k, functions.trans_b ? k : n, way.padding, way.skip_b);
     Matrix<T> C(m, n, way.padding, way.skip_c);
-    const bool reads_ab = k > 0 && alpha != T(0);
+    const bool reads_ab = k > 0 && !same(alpha, T(0)), reads_c = !same(beta, T(0));
     if (reads_ab) {
         A.store(a, functions.trans_a, poison);
         B.store(b, functions.trans_b, poison);
     }
-    C.store(beta == T(0) ? std::vector<T>(c.size(), poison) : c, false, canary);
+    C.store(reads_c ? c : std::vector<T>(c.size(), poison), false, canary);
 
     require_done(
         functions.run(
@@ -211,24 +217,25 @@ double error_over_bound(
     const std::vector<T> result = C.fetch();
     for (int i = 0; i < m; ++i) {
         for (int j = n; j < C.ld; ++j) {
-            if (result[std::size_t(i) * C.ld + j] != canary) return INFINITY;
+            if (!same(result[area(i, C.ld) + std::size_t(j)], canary)) return INFINITY;
         }
     }
     constexpr double u = std::numeric_limits<T>::epsilon() / 2;
     const auto gamma_bound = [&](double i) { return i * u / (1 - i * u); };
     double worst = 0;
     for (std::size_t r = 0; r < reference.rows.size(); ++r) {
-        const std::size_t i = reference.rows[r];
+        const int i = reference.rows[r];
         for (int j = 0; j < n; ++j) {
-            const Wide before = beta == T(0) ? 0 : c[i * n + j];
-            const Wide product = reads_ab ? reference.product[r * n + j] : Wide(0);
+            const std::size_t place = r * std::size_t(n) + std::size_t(j);
+            const Wide before = reads_c ? c[area(i, n) + std::size_t(j)] : 0;
+            const Wide product = reads_ab ? reference.product[place] : Wide(0);
             const Wide exact = Wide(alpha) * product + Wide(beta) * before;
-            const double off = double(std::fabs(Wide(result[i * C.ld + j]) - exact));
+            const double off = double(std::fabs(Wide(result[area(i, C.ld) + std::size_t(j)]) - exact));
             if (way.integers) {
-                if (!(off == 0)) return INFINITY;
+                if (!same(off, 0.0)) return INFINITY;
                 continue;
             }
-            const double magnitude = reads_ab ? reference.magnitude[r * n + j] : 0.0;
+            const double magnitude = reads_ab ? reference.magnitude[place] : 0.0;
             const double bound = gamma_bound(k + 2.0) * std::fabs(double(alpha)) * magnitude
                                + gamma_bound(2) * std::fabs(double(beta) * double(before))
                                + (k + 4.0) * double(std::numeric_limits<T>::denorm_min());
@@ -239,13 +246,13 @@ double error_over_bound(
     return worst;
 }
 
-bool right_or_told(bool right, const char* name, const char* what)
+bool passes(bool right, const char* name, const char* what)
 {
     if (!right) std::printf("%s: %s: WRONG\n", name, what);
     return right;
 }
 
-// What must be refused, and what must be done without a launch.
+// Checks arguments that must be refused, and products that must be done without a launch.
 template <typename T>
 bool check_arguments(const Functions<T>& functions, const Sizes& sizes, const Workspace& workspace)
 {
@@ -253,25 +260,25 @@ bool check_arguments(const Functions<T>& functions, const Sizes& sizes, const Wo
     const int64_t lda = functions.trans_a ? sizes.m : k, ldb = functions.trans_b ? k : n;
     Memory memory(256);
     T* const x = reinterpret_cast<T*>(memory.data);
-    const auto status = [&](const T* A, int64_t given_lda, T* C, int64_t ldc, int64_t m) {
+    const auto status_of = [&](const T* A, int64_t given_lda, T* C, int64_t ldc, int64_t m) {
         return functions.run(
             A, given_lda, x, ldb, C, ldc, m, n, k, 1, 0, workspace.data, workspace.bytes, nullptr);
     };
-    const auto check = [&](int found, int wanted, const char* what) {
-        return right_or_told(found == wanted, functions.name, what);
+    const auto check = [&](int status, int expected, const char* what) {
+        return passes(status == expected, functions.name, what);
     };
     const T* const odd = reinterpret_cast<const T*>(memory.data + 1);
-    bool right = check(status(x, lda, x, n, -1), GEMM_INVALID_SIZE, "a negative size is refused");
-    right &= check(status(x, lda - 1, x, n, sizes.m), GEMM_INVALID_LD, "lda below the width is refused");
-    right &= check(status(x, lda, x, n - 1, sizes.m), GEMM_INVALID_LD, "ldc below the width is refused");
-    right &= check(status(x, big, x, n, sizes.m), GEMM_TOO_LARGE, "lda above 2^31 - 1 is refused");
-    right &= check(status(nullptr, lda, x, n, sizes.m), GEMM_NULL_POINTER, "a null A is refused");
-    right &= check(status(x, lda, nullptr, n, sizes.m), GEMM_NULL_POINTER, "a null C is refused");
-    right &= check(status(odd, lda, x, n, sizes.m), GEMM_MISALIGNED, "an odd address is refused");
-    right &= check(status(nullptr, lda, nullptr, n, 0), GEMM_SUCCESS, "m = 0 does nothing");
+    bool right = check(status_of(x, lda, x, n, -1), GEMM_INVALID_SIZE, "a negative size is refused");
+    right &= check(status_of(x, lda - 1, x, n, sizes.m), GEMM_INVALID_LD, "lda below the width is refused");
+    right &= check(status_of(x, lda, x, n - 1, sizes.m), GEMM_INVALID_LD, "ldc below the width is refused");
+    right &= check(status_of(x, big, x, n, sizes.m), GEMM_TOO_LARGE, "lda above 2^31 - 1 is refused");
+    right &= check(status_of(nullptr, lda, x, n, sizes.m), GEMM_NULL_POINTER, "a null A is refused");
+    right &= check(status_of(x, lda, nullptr, n, sizes.m), GEMM_NULL_POINTER, "a null C is refused");
+    right &= check(status_of(odd, lda, x, n, sizes.m), GEMM_MISALIGNED, "an odd address is refused");
+    right &= check(status_of(nullptr, lda, nullptr, n, 0), GEMM_SUCCESS, "m = 0 does nothing");
     if (functions.workspace_size(sizes.m, n, k)) {
         const int none = functions.run(x, lda, x, ldb, x, n, sizes.m, n, k, 1, 0, nullptr, 0, nullptr);
-        right &= check(none, GEMM_WORKSPACE_TOO_SMALL, "a workspace that is missing is told");
+        right &= check(none, GEMM_WORKSPACE_TOO_SMALL, "a missing workspace is refused");
     }
     right &= check(functions.can_implement(sizes.m, n, k, lda, ldb, n), GEMM_SUCCESS, "can_implement");
     right &= check(functions.can_implement(sizes.m, n, k, lda - 1, ldb, n), GEMM_INVALID_LD, "can_implement");
@@ -307,7 +314,7 @@ bool check_results(const Functions<T>& functions, const Sizes& sizes)
         for (const Way& way : ways) {
             if (way.integers != integers) continue;
             const double ratio = error_over_bound(functions, sizes, reference, a, b, c, way, workspace);
-            right &= right_or_told(ratio <= 1, functions.name, way.what);
+            right &= passes(ratio <= 1, functions.name, way.what);
         }
     }
     return right;
@@ -326,33 +333,33 @@ double median(std::vector<double> values)
 template <typename T>
 struct Inputs {
     Sizes sizes;
-    int lda, ldb, sets;
-    std::size_t elements[3];
+    int lda, ldb;
+    std::size_t sets, elements[3];
     Memory a, b, c;
-    int next = 0;
+    std::size_t next = 0;
 
-    static int wanted(const Sizes& sizes, int l2_bytes)
+    static int wanted(const Sizes& shape, int l2_bytes)
     {
         const double bytes = sizeof(T)
-            * (double(sizes.m) * sizes.k + double(sizes.k) * sizes.n + double(sizes.m) * sizes.n);
+            * (double(shape.m) * shape.k + double(shape.k) * shape.n + double(shape.m) * shape.n);
         return int(std::max(1.0, std::min<double>(MOST_SETS, std::ceil(ROTATED_L2 * l2_bytes / std::max(1.0, bytes)))));
     }
 
-    Inputs(const Functions<T>& functions, const Sizes& sizes, int l2_bytes)
-        : sizes(sizes), lda(std::max(1, functions.trans_a ? sizes.m : sizes.k)),
-          ldb(std::max(1, functions.trans_b ? sizes.k : sizes.n)), sets(wanted(sizes, l2_bytes)),
-          elements{std::size_t(sizes.m) * sizes.k, std::size_t(sizes.k) * sizes.n, std::size_t(sizes.m) * sizes.n},
+    Inputs(const Functions<T>& functions, const Sizes& shape, int l2_bytes)
+        : sizes(shape), lda(std::max(1, functions.trans_a ? shape.m : shape.k)),
+          ldb(std::max(1, functions.trans_b ? shape.k : shape.n)), sets(std::size_t(wanted(shape, l2_bytes))),
+          elements{area(shape.m, shape.k), area(shape.k, shape.n), area(shape.m, shape.n)},
           a(sets * elements[0] * sizeof(T)), b(sets * elements[1] * sizeof(T)), c(sets * elements[2] * sizeof(T))
     {
         const std::size_t most = std::max(elements[0], elements[1]);
         const std::vector<T> numbers = random_matrix<T>(1, int(std::min<std::size_t>(most, 1 << 26)), 4, false);
-        for (int set = 0; set < sets; ++set) {  // never zeros: they run faster than data
+        for (std::size_t set = 0; set < sets; ++set) {  // never zeros: they run faster than data
             fill(a, set, elements[0], numbers);
             fill(b, set, elements[1], numbers);
         }
     }
 
-    static void fill(const Memory& memory, int set, std::size_t count, const std::vector<T>& numbers)
+    static void fill(const Memory& memory, std::size_t set, std::size_t count, const std::vector<T>& numbers)
     {
         for (std::size_t done = 0; done < count; done += numbers.size()) {
             const std::size_t part = std::min(numbers.size(), count - done);
@@ -396,7 +403,7 @@ struct Stopwatch {
     double hold_us;
     cudaEvent_t start, stop;
 
-    explicit Stopwatch(cudaStream_t stream, double hold_us = 0) : stream(stream), hold_us(hold_us)
+    explicit Stopwatch(cudaStream_t queue, double least_us = 0) : stream(queue), hold_us(least_us)
     {
         require(cudaEventCreate(&start), "cudaEventCreate");
         require(cudaEventCreate(&stop), "cudaEventCreate");
@@ -410,7 +417,7 @@ struct Stopwatch {
     {
         while (true) {
             const auto begin = Clock::now();
-            if (hold_us) hold();
+            if (hold_us > 0) hold();
             require(cudaEventRecord(start, stream), "cudaEventRecord");
             work();
             require(cudaEventRecord(stop, stream), "cudaEventRecord");
@@ -418,14 +425,14 @@ struct Stopwatch {
             require(cudaEventSynchronize(stop), "timing");
             float time_ms = 0;
             require(cudaEventElapsedTime(&time_ms, start, stop), "cudaEventElapsedTime");
-            if (!hold_us || queued_us <= hold_us || hold_us >= MOST_HOLD_US) return 1e3 * time_ms;
+            if (queued_us <= hold_us || hold_us <= 0 || hold_us >= MOST_HOLD_US) return 1e3 * time_ms;
             hold_us *= 2;
         }
     }
 
     void hold() const
     {
-        unsigned long long nanoseconds = 1000 * hold_us;
+        unsigned long long nanoseconds = static_cast<unsigned long long>(1000 * hold_us);
         void* arguments[] = {&nanoseconds};
         cudaLaunchConfig_t config = {};
         config.gridDim = config.blockDim = dim3(1, 1, 1);
@@ -435,8 +442,8 @@ struct Stopwatch {
     }
 };
 
-// What a call takes at least, of a kernel that does nothing: from event to event of one on an idle device, and of the
-// processor's time.
+// Least times of a call, measured with a kernel that does nothing: from event to event of one call on an idle device,
+// and the processor's time.
 struct Least {
     double single_us, host_us;
 };
@@ -492,7 +499,7 @@ Times timed(Inputs<T>& inputs, cudaStream_t stream, const Product& product)
     times.eager_us = median(samples);
     times.host_us = least;
 
-    const int launches = inputs.sets * ((20 + inputs.sets - 1) / inputs.sets);
+    const int launches = int(inputs.sets * ((20 + inputs.sets - 1) / inputs.sets));
     samples.clear();
     const auto since = Clock::now();
     if (times.single_us < GRAPH_US) {

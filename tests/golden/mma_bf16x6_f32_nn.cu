@@ -12,7 +12,7 @@
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x,
 //              (128, 1, 1) threads, 73728 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/mma.cu.jinja, digest 74a02b0c0cd8e949. To write it again:
+// Written by tilewright from templates/mma.cu.jinja, digest d3cd3e029687a58b. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy elementwise --config "mma:64x64x32,warp=32,scheme=bf16x6,promote=32,evict_first,raster=4"
 // SPDX-License-Identifier: MIT
 
@@ -223,7 +223,7 @@ __device__ __forceinline__ void multiply(
     }
 }
 
-// Which lane of a warp a lane is along the rows of C.
+// The lane's number along the rows of C.
 __device__ __forceinline__ int lane_m(int lane) { return lane / 4; }
 
 // Where in the warp tile the i-th row of lanes `along_m` is, and a lane's j-th column.

@@ -7,7 +7,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 8) * ceil(n / 32) CTAs along x, (32, 8, 1) threads, 0 bytes of static shared memory
 //
-// Written by tilewright from templates/naive.cu.jinja, digest de8b616b363e6a24. To write it again:
+// Written by tilewright from templates/naive.cu.jinja, digest 068ce58e67bd66a4. To write it again:
 //   tilewright emit --dtype float --trans nn --config "naive:8x32"
 // SPDX-License-Identifier: MIT
 
@@ -41,7 +41,7 @@ __device__ __forceinline__ void griddepcontrol_wait() {}
 
 // ---- The kernel -------------------------------------------------------------------------------------------------
 
-// What C becomes: alpha * product + beta * C, where C is read only if it counts.
+// The new element of C, alpha * product + beta * C. C is read only if beta is not 0.
 __device__ __forceinline__ Elem blend(Elem product, const Elem* c, Elem alpha, Elem beta)
 {
     return beta == Elem(0) ? alpha * product : alpha * product + beta * *c;

@@ -8,7 +8,7 @@
 //              A and B in buffers to which the kernel pad_f32 has copied them
 //   launch     ceil(m / 8) * ceil(n / 32) CTAs along x, (32, 8, 1) threads, 0 bytes of static shared memory
 //
-// Written by tilewright from templates/naive.cu.jinja, digest 774d431bff092e92. To write it again:
+// Written by tilewright from templates/naive.cu.jinja, digest ca461b3aca743e44. To write it again:
 //   tilewright emit --dtype float --trans nn --config "naive:8x32,edge=pad"
 // SPDX-License-Identifier: MIT
 
@@ -42,7 +42,7 @@ __device__ __forceinline__ void griddepcontrol_wait() {}
 
 // ---- The kernel -------------------------------------------------------------------------------------------------
 
-// What C becomes: alpha * product + beta * C, where C is read only if it counts.
+// The new element of C, alpha * product + beta * C. C is read only if beta is not 0.
 __device__ __forceinline__ Elem blend(Elem product, const Elem* c, Elem alpha, Elem beta)
 {
     return beta == Elem(0) ? alpha * product : alpha * product + beta * *c;

@@ -9,7 +9,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x, (64, 1, 1) threads, 26112 bytes of static shared memory
 //
-// Written by tilewright from templates/simt.cu.jinja, digest c3522f577357ec58. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 9fe398054f9ca120. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:64x64x16,pack_a,pack_b"
 // SPDX-License-Identifier: MIT
 
@@ -23,7 +23,7 @@
 //                  +---------+
 //        kBlockK        v            Tiles of op(A) and op(B) pass along k through kStages buffers in shared
 //        +-----+   +----+----+       memory. While one is multiplied the next are on their way:
-// kBlock |     | > |warp|warp|  C    cp.async copies them behind the threads' backs.
+// kBlock |     | > |warp|warp|  C    cp.async copies them asynchronously.
 //      M |     |   +----+----+
 //        |     |   |warp|warp|       One barrier a tile: then the next tile is whole, and the one before may
 //        +-----+   +----+----+       be overwritten.
@@ -132,7 +132,7 @@ struct Operand {
     // kChunk neighbours, kLanes chunks apart, so that the lanes of a warp together read without gaps.
     static __device__ constexpr int fragment(int first, int lane) { return first + lane * kChunk; }
 
-    // Which row or column of the warp tile a thread's i-th is.
+    // The row or column of the warp tile that is a thread's i-th.
     static __device__ __forceinline__ int owned(int i, int lane)
     {
         return (i / kChunk * kLanes + lane) * kChunk + i % kChunk;
@@ -282,7 +282,7 @@ __device__ __forceinline__ void outer_product(
     }
 }
 
-// Which lane of a warp a lane is along the rows of C, and along the columns. The lowest bit counts along n, the next
+// The lane's number along the rows of C, and along the columns. The lowest bit counts along n, the next
 // ones along m, the rest along n again: then lanes i and i^1 read the same of A, i and i^2 the same of B, and a
 // 16-byte read of a warp passes in two goes.
 __device__ __forceinline__ int lane_m(int lane) { return lane / 2 % kLanesM; }

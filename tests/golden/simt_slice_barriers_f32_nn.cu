@@ -10,7 +10,7 @@
 //   workspace  16384 bytes a CTA
 //   counters   one each 2 CTAs, which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest dee9787566518b97. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest d0466161b688e067. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:64x64x32,slices=4,slice_barriers,split_k=2"
 // SPDX-License-Identifier: MIT
 
@@ -24,7 +24,7 @@
 //                  +---------+
 //        kBlockK        v            Tiles of op(A) and op(B) pass along k through kStages buffers in shared
 //        +-----+   +----+----+       memory. While one is multiplied the next are on their way:
-// kBlock |     | > |warp|warp|  C    cp.async copies them behind the threads' backs.
+// kBlock |     | > |warp|warp|  C    cp.async copies them asynchronously.
 //      M |     |   +----+----+
 //        |     |   |warp|warp|       One named barrier a tile for each slice: then its steps of the next are
 //        +-----+   +----+----+       there, and those of the one before may be overwritten. While a slice
@@ -134,7 +134,7 @@ __device__ __forceinline__ void copy_async(void* to, const void* from, bool insi
 // Where the slice of a thread begins in the steps of k of each tile.
 __device__ __forceinline__ int slice_k() { return threadIdx.x / kSliceThreads * (kBlockK / kSlices); }
 
-// Which thread of its slice a thread is.
+// The thread's number in its slice.
 __device__ __forceinline__ unsigned slice_thread() { return threadIdx.x % kSliceThreads; }
 
 // The named barrier of a slice. A CTA has 16, of which __syncthreads() takes the first.
@@ -167,7 +167,7 @@ struct Operand {
     // kChunk neighbours, kLanes chunks apart, so that the lanes of a warp together read without gaps.
     static __device__ constexpr int fragment(int first, int lane) { return first + lane * kChunk; }
 
-    // Which row or column of the warp tile a thread's i-th is.
+    // The row or column of the warp tile that is a thread's i-th.
     static __device__ __forceinline__ int owned(int i, int lane)
     {
         return (i / kChunk * kLanes + lane) * kChunk + i % kChunk;
@@ -318,7 +318,7 @@ __device__ __forceinline__ void outer_product(
     }
 }
 
-// Which lane of a warp a lane is along the rows of C, and along the columns. The lowest bit counts along n, the next
+// The lane's number along the rows of C, and along the columns. The lowest bit counts along n, the next
 // ones along m, the rest along n again: then lanes i and i^1 read the same of A, i and i^2 the same of B, and a
 // 16-byte read of a warp passes in two goes.
 __device__ __forceinline__ int lane_m(int lane) { return lane / 2 % kLanesM; }

@@ -11,7 +11,7 @@
 //   workspace  32768 bytes for each of stream_ctas CTAs
 //   counters   one for each of them, which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest b306a45e9236f536. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest b1f3530e42fc5ffd. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:64x64x16,thread=4,fragments=single,interleave=2,stream_k=2"
 // SPDX-License-Identifier: MIT
 
@@ -25,7 +25,7 @@
 //                  +---------+
 //        kBlockK        v            Tiles of op(A) and op(B) pass along k through kStages buffers in shared
 //        +-----+   +----+----+       memory. While one is multiplied the next are on their way:
-// kBlock |     | > |warp|warp|  C    cp.async copies them behind the threads' backs.
+// kBlock |     | > |warp|warp|  C    cp.async copies them asynchronously.
 //      M |     |   +----+----+
 //        |     |   |warp|warp|       One barrier a tile: then the next tile is whole, and the one before may
 //        +-----+   +----+----+       be overwritten.
@@ -91,7 +91,7 @@ __device__ __forceinline__ void cp_async(void* to, const void* from, bool inside
                  ::"r"(address), "l"(from), "n"(kBytes), "r"(bytes));
 }
 
-// The same where `on`: by a predicate, not a branch.
+// Start such copies where `on`: by a predicate, not a branch.
 __device__ __forceinline__ void cp_async_16_if(bool on, void* to, const void* from, bool inside)
 {
     const unsigned address = unsigned(__cvta_generic_to_shared(to));
@@ -180,7 +180,7 @@ struct Operand {
     // kChunk neighbours, kLanes chunks apart, so that the lanes of a warp together read without gaps.
     static __device__ constexpr int fragment(int first, int lane) { return first + lane * kChunk; }
 
-    // Which row or column of the warp tile a thread's i-th is.
+    // The row or column of the warp tile that is a thread's i-th.
     static __device__ __forceinline__ int owned(int i, int lane)
     {
         return (i / kChunk * kLanes + lane) * kChunk + i % kChunk;
@@ -286,13 +286,14 @@ struct Copies {
 constexpr int kStage = TileA::kSize + TileB::kSize;  // elements of a stage: a tile of op(A), then one of op(B)
 static_assert(kStages * kStage * sizeof(Elem) <= kSmemBytes, "the stages fit");
 
-// All tiles of k of all tiles of C stand in a row. Those of the first tiles of C, as many as the last wave would be
-// left with if each of `ctas` CTAs had as many as the others, are shared out evenly by the first `ctas` CTAs: a part
-// is the end of one tile of C and the beginning of the next. The tiles of C that follow have a CTA each.
+// The work of stream-K: all tiles of k of all tiles of C stand in a row. The first `ctas` CTAs divide evenly the tiles
+// of k of the first tiles of C, as many tiles of C as the last wave would have if each of `ctas` CTAs had as many as
+// the others: a CTA's part may be the end of one tile of C and the beginning of the next. Each later tile of C has a
+// CTA of its own.
 struct StreamK {
-    unsigned ctas;    // that share tiles of C
+    unsigned ctas;    // CTAs that share tiles of C
     unsigned shared;  // tiles of C that they share
-    unsigned tiles;   // of k, of each tile of C; 1 where there are none, so that C is written
+    unsigned tiles;   // tiles of k of each tile of C; 1 where there are none, so that C is written
 
     __device__ __forceinline__ StreamK(unsigned ctas, unsigned tiles_of_c, int depth)
         : ctas(ctas), shared(tiles_of_c < ctas ? tiles_of_c : tiles_of_c % ctas),
@@ -379,7 +380,7 @@ __device__ __forceinline__ void outer_product(
     }
 }
 
-// Which lane of a warp a lane is along the rows of C, and along the columns. The lowest bit counts along n, the next
+// The lane's number along the rows of C, and along the columns. The lowest bit counts along n, the next
 // ones along m, the rest along n again: then lanes i and i^1 read the same of A, i and i^2 the same of B, and a
 // 16-byte read of a warp passes in two goes.
 __device__ __forceinline__ int lane_m(int lane) { return lane / 2 % kLanesM; }
@@ -407,11 +408,11 @@ constexpr int kPartial  = kOut % kWide == 0 ? kWide : kOut % 2 == 0 ? 2 : 1;  //
 constexpr int kPartials = kOut / kPartial;                                    // such vectors of a thread
 
 // Adds up the accumulators of the CTAs that share a tile of C, always in the order of k, so that every run gives the
-// same bits. Those of `cta` are of `part` tiles of k from the `at`-th of the row on. A CTA writes its own to the
-// workspace, and the last one to come adds them up. True in that CTA.
+// same bits. CTA `cta` has accumulators of `part` tiles of k from the `at`-th of the row on. A CTA writes its own to
+// the workspace, and the last one to come adds them up. True in that CTA.
 //
-// What begins a tile of C is what its CTA computes last, and what ends it another's first: so the former mostly comes
-// when all else is there, and need not be written.
+// A CTA computes the part that begins a tile of C last, and other CTAs compute the parts that end it first: so the part
+// that begins it mostly comes when all others are there, and need not be written.
 //
 // The workspace holds two tiles for each of `ctas` CTAs, one for accumulators that begin a tile of C and one for
 // others. There is a counter for each tile of C that they share: how many of its tiles of k have come, 0 before and

@@ -10,7 +10,7 @@
 //   workspace  4096 bytes a CTA
 //   counters   one each 3 CTAs, which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 63c6b51c8581ab41. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 5007c335706c575d. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:32x32x64,thread=4,slices=4,load=tma,k_inner_a,split_k=3"
 // SPDX-License-Identifier: MIT
 
@@ -160,7 +160,7 @@ struct Barrier {
     }
 };
 
-// What tells the TMA where a matrix is and which box of it a copy brings: CUDA's CUtensorMap.
+// A tensor map, CUDA's CUtensorMap: it tells the TMA where a matrix is and which box of it a copy brings.
 struct alignas(64) TensorMap {
     unsigned long long words[16];
 };
@@ -193,7 +193,7 @@ struct Operand {
         }
     }
 
-    // Which row or column of the warp tile a thread's i-th is.
+    // The row or column of the warp tile that is a thread's i-th.
     static __device__ __forceinline__ int owned(int i, int lane)
     {
         return (i / kChunk * kLanes + lane) * kChunk + i % kChunk;
@@ -251,14 +251,14 @@ using TileB = Operand<kBlockN, kThreadN, kLanesN, false>;
 constexpr int kStage = TileA::kSize + TileB::kSize;  // elements of a stage: a tile of op(A), then one of op(B)
 static_assert(kStages * kStage * sizeof(Elem) + 2 * kStages * sizeof(Barrier) <= kSmemBytes, "the stages fit");
 
-// The barriers of the stages, which lie behind them: a stage is filled with a tile, and emptied of the one before.
-__device__ __forceinline__ void init_barriers(Barrier* filled, Barrier* emptied)
+// The barriers of the stages, which lie behind them: a stage is full once a tile has come, and empty once it was read.
+__device__ __forceinline__ void init_barriers(Barrier* full, Barrier* empty)
 {
     if (threadIdx.x == 0) {
         #pragma unroll
         for (int stage = 0; stage < kStages; ++stage) {
-            filled[stage].init(1);
-            emptied[stage].init(kThreads / 32);
+            full[stage].init(1);
+            empty[stage].init(kThreads / 32);
         }
         fence_mbarrier_init();
         fence_proxy_async();
@@ -268,7 +268,7 @@ __device__ __forceinline__ void init_barriers(Barrier* filled, Barrier* emptied)
 
 // The producer warp: one thread of it copies every tile of op(A) and op(B).
 __device__ __forceinline__ void produce(
-    Elem* shared, Barrier* filled, Barrier* emptied, const TensorMap& map_a, const TensorMap& map_b,
+    Elem* shared, Barrier* full, Barrier* empty, const TensorMap& map_a, const TensorMap& map_b,
     Index row0, Index col0, Index k_begin, int tiles)
 {
     if (threadIdx.x % 32 == 0) {
@@ -276,11 +276,11 @@ __device__ __forceinline__ void produce(
         unsigned parity = 1;
         #pragma unroll 1
         for (int each = 0; each < tiles; ++each) {
-            emptied[stage].wait(parity);  // by all warps
-            filled[stage].expect(kStage * sizeof(Elem));
+            empty[stage].wait(parity);  // by all warps
+            full[stage].expect(kStage * sizeof(Elem));
             const int k_at = int(k_begin) + each * kBlockK;
-            TileA::copy(shared + stage * kStage, map_a, int(row0), k_at, filled[stage]);
-            TileB::copy(shared + stage * kStage + TileA::kSize, map_b, int(col0), k_at, filled[stage]);
+            TileA::copy(shared + stage * kStage, map_a, int(row0), k_at, full[stage]);
+            TileB::copy(shared + stage * kStage + TileA::kSize, map_b, int(col0), k_at, full[stage]);
             if (++stage == kStages) {
                 stage = 0;
                 parity ^= 1;
@@ -291,7 +291,7 @@ __device__ __forceinline__ void produce(
 
 // How the other warps read them.
 struct Pipeline {
-    Barrier *filled, *emptied;
+    Barrier *full, *empty;
     int& stage;
     unsigned& parity;  // of its phase
     int& reading;      // where it begins
@@ -300,13 +300,13 @@ struct Pipeline {
     __device__ __forceinline__ void next(bool more) const
     {
         __syncwarp();
-        if (threadIdx.x % 32 == 0) emptied[stage].arrive();
+        if (threadIdx.x % 32 == 0) empty[stage].arrive();
         if (++stage == kStages) {
             stage = 0;
             parity ^= 1;
         }
         reading = stage * kStage;
-        if (more) filled[stage].wait(parity);
+        if (more) full[stage].wait(parity);
     }
 };
 
@@ -327,7 +327,7 @@ __device__ __forceinline__ void outer_product(
     }
 }
 
-// Which lane of a warp a lane is along the rows of C, and along the columns. The lowest bit counts along n, the next
+// The lane's number along the rows of C, and along the columns. The lowest bit counts along n, the next
 // ones along m, the rest along n again: then lanes i and i^1 read the same of A, i and i^2 the same of B, and a
 // 16-byte read of a warp passes in two goes.
 __device__ __forceinline__ int lane_m(int lane) { return lane / 2 % kLanesM; }
@@ -479,21 +479,21 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32, kMinCtas) gemm_simt_
     int reading = 0;  // where the stage begins that is multiplied
     const TileA a(shared, warp_m, lane_m(lane), slice_k());
     const TileB b(shared + TileA::kSize, warp_n, lane_n(lane), slice_k());
-    Barrier* const filled = reinterpret_cast<Barrier*>(shared + kStages * kStage);
-    Barrier* const emptied = filled + kStages;
-    init_barriers(filled, emptied);
+    Barrier* const full = reinterpret_cast<Barrier*>(shared + kStages * kStage);
+    Barrier* const empty = full + kStages;
+    init_barriers(full, empty);
     Elem a_fragment[2][kStep][kThreadM], b_fragment[2][kStep][kThreadN];
     griddepcontrol_wait();
     launch_dependents();
 
     if (threadIdx.x >= kThreads) {
-        produce(shared, filled, emptied, map_a, map_b, row0, col0, k_begin, tiles);
+        produce(shared, full, empty, map_a, map_b, row0, col0, k_begin, tiles);
         return;
     }
     int stage = 0;
     unsigned parity = 0;
-    const Pipeline pipeline = {filled, emptied, stage, parity, reading};
-    if (tiles > 0) filled[0].wait(0);
+    const Pipeline pipeline = {full, empty, stage, parity, reading};
+    if (tiles > 0) full[0].wait(0);
     a.read(a_fragment[0], 0, 0);
     b.read(b_fragment[0], 0, 0);
 

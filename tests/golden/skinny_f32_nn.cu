@@ -7,7 +7,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 4) * ceil(n / 128) CTAs along x, (128, 1, 1) threads, 36992 bytes of static shared memory
 //
-// Written by tilewright from templates/skinny.cu.jinja, digest fc45963093caca5e. To write it again:
+// Written by tilewright from templates/skinny.cu.jinja, digest ece1489ddc4b504a. To write it again:
 //   tilewright emit --dtype float --trans nn --config "skinny:4x4x4,load=cp_async,stages=4,l2_prefetch"
 // SPDX-License-Identifier: MIT
 
@@ -93,7 +93,7 @@ __device__ __forceinline__ void wait_copies()
 
 // ---- The kernel -------------------------------------------------------------------------------------------------
 
-// What C becomes: alpha * product + beta * C, where C is read only if it counts.
+// The new element of C, alpha * product + beta * C. C is read only if beta is not 0.
 __device__ __forceinline__ Elem blend(Elem product, const Elem* c, Elem alpha, Elem beta)
 {
     return beta == Elem(0) ? alpha * product : alpha * product + beta * *c;
@@ -137,7 +137,7 @@ struct Large {
     static __device__ constexpr int row_of(int i) { return i / kReadRows * kLanesK * kReadRows + i % kReadRows; }
     static __device__ constexpr int col_of(int j) { return j / kVec * kLanesL * kVec + j % kVec; }
 
-    // Which of the CTA's columns of C a thread's j-th is.
+    // The column of the CTA's part of C that is a thread's j-th.
     static __device__ __forceinline__ int owned(int j)
     {
         return threadIdx.x / 32 % kWarpsL * kWarpL + lane_l() * kVec + col_of(j);
@@ -346,7 +346,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) gemm_skinny_f32_nn_4x1
     const int l_left = int(min(length - l0, Index(kTileL)));
     const int s_left = int(min(width - s0, Index(kBlockS)));
 
-    // What this CTA covers of k.
+    // The steps of k that this CTA covers.
     const int depth = alpha == Elem(0) ? 0 : k;
     const unsigned all_tiles = (unsigned(depth) + kTileK - 1) / kTileK;
     const unsigned tiles = all_tiles;

@@ -124,7 +124,7 @@ struct Span {
         // A number that is 2^80 times smaller than the largest may have a term that no bfloat16 holds.
         return most >= 0x7f800000u || (most > 0 && ilogbf(__uint_as_float(least + 1)) + exponent() < -kTop);
     }
-    __device__ __forceinline__ int told() const { return special() ? kSpecial : exponent(); }
+    __device__ __forceinline__ int stored_exponent() const { return special() ? kSpecial : exponent(); }
     __device__ __forceinline__ Elem scale() const { return __uint_as_float(unsigned(exponent() + 127) << 23); }
 };
 
@@ -136,7 +136,7 @@ __device__ __forceinline__ int sharing(Index depth, int steps, int most)
     return count;
 }
 
-// What a lane holds, in eights of neighbours along k.
+// The elements that a lane holds, in eights of neighbours along k.
 constexpr int kEights = 8;
 using Held = Elem[kEights][8];
 
@@ -144,21 +144,21 @@ using Held = Elem[kEights][8];
 __device__ __forceinline__ void write(
     const Elem (&x)[8], Elem scale, Term* terms, Index row, int p, Index rows, Index depth)
 {
-    unsigned found[kTerms][4];
+    unsigned pairs[kTerms][4];
     #pragma unroll
     for (int e = 0; e < 8; e += 2) {
         Elem low = x[e] * scale, high = x[e + 1] * scale;
         #pragma unroll
         for (int term = 0; term < kTerms; ++term) {
             const unsigned both = to_bf16x2(low, high);
-            found[term][e / 2] = both;
+            pairs[term][e / 2] = both;
             low -= low_bf16(both);
             high -= high_bf16(both);
         }
     }
     Term* const to = terms + Terms::place(row, p, rows, depth);
     #pragma unroll
-    for (int term = 0; term < kTerms; ++term) store_eight(to + term * rows * depth, found[term]);
+    for (int term = 0; term < kTerms; ++term) store_eight(to + term * rows * depth, pairs[term]);
 }
 
 // CTAs that split so many rows of op(A) or columns of op(B), stored along k.
@@ -181,8 +181,8 @@ struct Unit {
     Index index;
 };
 
-// What CTA `at` of the grid is. Those of A and of B take turns until one of them has no more: what is stored
-// along k is read and written while others, whose warps share k, wait for each other.
+// The work of CTA `at` of the grid. CTAs of A and of B take turns until one operand has no more: rows along
+// k are read and written while CTAs whose warps share k wait for each other.
 __device__ __forceinline__ Unit unit_of(Index at, Index of_a, Index of_b)
 {
     const Index both = min(of_a, of_b);
@@ -194,7 +194,11 @@ __device__ __forceinline__ Unit unit_of(Index at, Index of_a, Index of_b)
 __device__ __forceinline__ void read_eight(Elem (&x)[8], const Elem* from)
 {
     #pragma unroll
-    for (int e = 0; e < 8; ++e) x[e] = reinterpret_cast<const Vector<4>*>(from)[e / 4].x[e % 4];
+    for (int e = 0; e < 8; e += 4) {
+        const auto four = *reinterpret_cast<const Vector<4>*>(from + e);
+        #pragma unroll
+        for (int each = 0; each < 4; ++each) x[e + each] = four.x[each];
+    }
 }
 
 // Reads what a lane has of a row over kTermHeld steps of k from `begin` on: steps 256i + 8lane and the 7 after it,
@@ -258,7 +262,7 @@ __device__ __forceinline__ void split_along(
         for (int each = 0; each < count; ++each) span.add(spans[warp - part + each]);
     }
     if (row >= rows) return;  // past the last tile
-    if (part == 0 && lane == 0) exponents[row] = span.told();
+    if (part == 0 && lane == 0) exponents[row] = span.stored_exponent();
 
     // Split and written, what was read last first.
     const Elem scale = span.scale();
@@ -332,7 +336,7 @@ __device__ __forceinline__ void split_across(
     Span span = Span::none();  // of a row for each lane
     for (int each = 0; each < count; ++each) span.add(spans[warp - part + each][lane]);
     if (first < rows) {
-        if (part == 0) exponents[first + lane] = span.told();
+        if (part == 0) exponents[first + lane] = span.stored_exponent();
         const Elem all = span.scale();
         Elem scale[4];
         #pragma unroll

@@ -8,7 +8,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers, leading dimensions and rows of A, B, C aligned to 4, 4, 2 elements
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x, (128, 1, 1) threads, 49152 bytes of static shared memory
 //
-// Written by tilewright from templates/tf32x3.cu.jinja, digest d161e891aa9953c5. To write it again:
+// Written by tilewright from templates/tf32x3.cu.jinja, digest 03de2d0c4b18ea22. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy elementwise --config "tf32x3:64x64x32"
 // SPDX-License-Identifier: MIT
 
@@ -22,7 +22,7 @@
 //                  +---------+
 //        kBlockK        v            Tiles of op(A) and op(B) pass along k through kStages buffers in shared
 //        +-----+   +----+----+       memory. While one is multiplied the next are on their way: cp.async
-// kBlock |     | > |warp|warp|  C    copies them behind the threads' backs, as they lie in global memory.
+// kBlock |     | > |warp|warp|  C    copies them asynchronously, as they lie in global memory.
 //      M |     |   +----+----+
 //        |     |   |warp|warp|       Elements are split as they are read: into a TF32 number and what is left of
 //        +-----+   +----+----+       it, so that three products of such make one of floats. Every kPromote steps
@@ -142,7 +142,7 @@ struct Operand {
     // Places from which a lane's lie a fixed way.
     static constexpr int kBases = kAlongK ? (kBlockK < 32 ? kBlockK / 8 : 4) : kSpare ? 1 : 4;
 
-    // What is exclusive-or'ed to the columns of a row's elements to give their places.
+    // The swizzle of a row: the columns of its elements, exclusive-or'ed with it, are their places.
     static __device__ constexpr int swizzle(int row)
     {
         if (kAlongK) return kBlockK == 8 ? 0 : kBlockK == 16 ? row / 2 % 2 * 8 : row % 4 * 8;
@@ -352,7 +352,7 @@ __device__ __forceinline__ void multiply(
     mma(upper, upper + kThreadN, a.high[2 * i], a.high[2 * i + 1], b.high[j]);
 }
 
-// Which lane of a warp a lane is along the rows of C.
+// The lane's number along the rows of C.
 __device__ __forceinline__ int lane_m(int lane) { return lane / 4; }
 
 // Where in the warp tile the i-th row of lanes `along_m` is, and a lane's j-th column.

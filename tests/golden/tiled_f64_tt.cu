@@ -7,7 +7,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 16) * ceil(n / 16) CTAs along x, (16, 16, 1) threads, 4096 bytes of static shared memory
 //
-// Written by tilewright from templates/tiled.cu.jinja, digest 8e0bbd93400e7045. To write it again:
+// Written by tilewright from templates/tiled.cu.jinja, digest 1d08448d9e54b2a2. To write it again:
 //   tilewright emit --dtype double --trans tt --config "tiled:16"
 // SPDX-License-Identifier: MIT
 
@@ -40,7 +40,7 @@ __device__ __forceinline__ void griddepcontrol_wait() {}
 
 // ---- The kernel -------------------------------------------------------------------------------------------------
 
-// What C becomes: alpha * product + beta * C, where C is read only if it counts.
+// The new element of C, alpha * product + beta * C. C is read only if beta is not 0.
 __device__ __forceinline__ Elem blend(Elem product, const Elem* c, Elem alpha, Elem beta)
 {
     return beta == Elem(0) ? alpha * product : alpha * product + beta * *c;

@@ -12,7 +12,7 @@
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x,
 //              (256, 1, 1) threads, 65568 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/wgmma.cu.jinja, digest 071fed95ab7c5670. To write it again:
+// Written by tilewright from templates/wgmma.cu.jinja, digest 34239497fca12e7a. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy normwise --config "wgmma:64x64x64,stages=2"
 // SPDX-License-Identifier: MIT
 
@@ -154,7 +154,7 @@ __device__ __forceinline__ void wgmma_f16(float (&acc)[kAcc], unsigned long long
         : "l"(a), "l"(b), "r"(int(!fresh)));
 }
 
-// What this warpgroup has started since the last time is a group. Waits for all but the last kPending groups.
+// Commit what this warpgroup has started as a group, and wait for all but the last kPending groups.
 __device__ __forceinline__ void commit_wgmma() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int kPending>
 __device__ __forceinline__ void wait_wgmma(float (&acc)[kAcc])
@@ -252,14 +252,14 @@ __device__ __forceinline__ unsigned long long further(unsigned long long descrip
     return descriptor + unsigned(terms) * sizeof(Term) / 16;  // no carry: a CTA has less than 2^18 bytes
 }
 
-// Which lane of a warp a lane is along the rows of C.
+// The lane's number along the rows of C.
 __device__ __forceinline__ int lane_m(int lane) { return lane / 4; }
 
 // Where in the warp tile the i-th row of lanes `along_m` is, and a lane's j-th column.
 __device__ __forceinline__ int row_of(int i, int along_m) { return along_m + 8 * i; }
 __device__ __forceinline__ int col_of(int j, int lane) { return lane % 4 * 2 + j / 2 * 8 + j % 2; }
 
-// Which stage is next, and the parity of the phase of its barrier.
+// The next stage, and the parity of the phase of its barrier.
 struct Turn {
     int stage;
     unsigned parity;
@@ -275,12 +275,12 @@ struct Turn {
 
 // One thread copies the tiles of k of a tile of C.
 __device__ __forceinline__ void produce(
-    Term* stages, Barrier* filled, Barrier* emptied, Turn& turn, const Terms& from, Index row0, Index col0, int tiles)
+    Term* stages, Barrier* full, Barrier* empty, Turn& turn, const Terms& from, Index row0, Index col0, int tiles)
 {
     #pragma unroll 1
     for (int each = 0; each < tiles; ++each) {
-        emptied[turn.stage].wait(turn.parity);  // by all warps
-        Barrier& barrier = filled[turn.stage];
+        empty[turn.stage].wait(turn.parity);  // by all warps
+        Barrier& barrier = full[turn.stage];
         barrier.expect(kStage * sizeof(Term));
         Term* to = stages + turn.stage * kStage;
         #pragma unroll
@@ -320,7 +320,7 @@ __device__ __forceinline__ void start_products(
 
 // The products of a tile of C, promoted, by a warpgroup whose rows begin at `first_row` of the tile.
 __device__ __forceinline__ void multiply(
-    Elem (&sums)[kAcc], const Term* stages, Barrier* filled, Barrier* emptied, Turn& turn, int first_row, int tiles)
+    Elem (&sums)[kAcc], const Term* stages, Barrier* full, Barrier* empty, Turn& turn, int first_row, int tiles)
 {
     Elem acc[kAcc];
     const unsigned long long a = descriptor_of(stages + first_row * kBlockK);
@@ -333,17 +333,17 @@ __device__ __forceinline__ void multiply(
             const bool begins = step % kPromote == 0, ends = (step + kStep) % kPromote == 0;  // an interval
             const bool read = (step + kStep) % kBlockK == 0;                                  // the last of a tile
             const int first = turn.stage * kStage + step % kBlockK;
-            if (step % kBlockK == 0) filled[turn.stage].wait(turn.parity);
+            if (step % kBlockK == 0) full[turn.stage].wait(turn.parity);
             wgmma_fence();
             start_products(acc, a, b, first, begins);
             commit_wgmma();
             if (!begins) {  // the interval has several tiles: the one before can be filled again
                 wait_wgmma<1>(acc);
-                if (gives_back) emptied[(turn.stage == 0 ? kStages : turn.stage) - 1].arrive();
+                if (gives_back) empty[(turn.stage == 0 ? kStages : turn.stage) - 1].arrive();
             }
             if (ends) {
                 wait_wgmma<0>(acc);
-                if (read && gives_back) emptied[turn.stage].arrive();
+                if (read && gives_back) empty[turn.stage].arrive();
                 #pragma unroll
                 for (int e = 0; e < kAcc; ++e) sums[e] += acc[e];
             }
@@ -355,10 +355,10 @@ __device__ __forceinline__ void multiply(
 // Whether a row or column of a warp tile has an exponent of a larger magnitude.
 __device__ __forceinline__ bool beyond(int magnitude, const int* row_exponents, const int* col_exponents, int lane)
 {
-    bool found = abs(row_exponents[lane % kWarpM]) > magnitude;
+    bool larger = abs(row_exponents[lane % kWarpM]) > magnitude;
     #pragma unroll
-    for (int each = 0; each < kWarpN; each += 32) found |= abs(col_exponents[each + lane]) > magnitude;
-    return __any_sync(~0u, found);
+    for (int each = 0; each < kWarpN; each += 32) larger |= abs(col_exponents[each + lane]) > magnitude;
+    return __any_sync(~0u, larger);
 }
 
 // A barrier of all threads that multiply: the producer is not among them. Turns take the first ones.
@@ -421,8 +421,8 @@ __device__ __forceinline__ void unscale(
 // Accumulators of a warp pass through shared memory, so that neighbouring lanes write neighbours in a row of C.
 //
 // A thread's i-th row of accumulators and those of the warp's other lanes are kBand rows of C. They lie there as in C,
-// kPitch elements apart. Lanes read neighbours and never meet in a bank. Those that write accumulators at a time fill
-// kRun elements of each of kWrittenRows rows: where a row is as wide as all banks or wider, the next one begins kRun
+// kPitch elements apart. Lanes read neighbours and never meet in a bank. Lanes that write at the same time fill kRun
+// elements of each of kWrittenRows rows: where a row is as wide as all banks or wider, the next one begins kRun
 // elements further on, so that these never meet either. Narrower rows lie side by side, and there two to four may.
 constexpr int kBanks       = 128 / int(sizeof(Elem));  // elements that all banks hold side by side
 constexpr int kNeighbours  = 2;  // of a row of C in a lane
@@ -444,7 +444,7 @@ constexpr int kPassing = passing_rows();
 constexpr int kPass    = kPassing * kThreadN;  // accumulators of a thread that pass at a time
 static_assert(kThreads / 32 * kPassing * kBand * kPitch <= kRoom, "they fit");
 
-// Which element of its band a lane has in the end as accumulator `s`: the vectors of a row go round the lanes.
+// The element of its band that a lane has in the end as accumulator `s`: the vectors of a row go round the lanes.
 template <int kVecC>
 __device__ __forceinline__ int exchanged(int s, int lane)
 {
@@ -533,8 +533,8 @@ extern "C" __global__ void __launch_bounds__(kThreads + 128, 1) gemm_wgmma_f32_n
 {
     extern __shared__ __align__(1024) Elem shared[];
     Term* const stages = reinterpret_cast<Term*>(shared);
-    Barrier* const filled = reinterpret_cast<Barrier*>(stages + kStages * kStage);
-    Barrier* const emptied = filled + kStages;
+    Barrier* const full = reinterpret_cast<Barrier*>(stages + kStages * kStage);
+    Barrier* const empty = full + kStages;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int warp_m = warp * kWarpM, warp_n = 0;
     const unsigned tiles_n = unsigned(n - 1) / kBlockN + 1;
@@ -547,8 +547,8 @@ extern "C" __global__ void __launch_bounds__(kThreads + 128, 1) gemm_wgmma_f32_n
     if (threadIdx.x == 0) {
         #pragma unroll
         for (int stage = 0; stage < kStages; ++stage) {
-            filled[stage].init(1);
-            emptied[stage].init(kThreads / 32);
+            full[stage].init(1);
+            empty[stage].init(kThreads / 32);
         }
         fence_mbarrier_init();
         fence_proxy_async();
@@ -559,7 +559,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 128, 1) gemm_wgmma_f32_n
 
     if (threadIdx.x >= kThreads) {
         Turn turn = {0, 1};
-        if (threadIdx.x == kThreads) produce(stages, filled, emptied, turn, from, row0, col0, copied);
+        if (threadIdx.x == kThreads) produce(stages, full, empty, turn, from, row0, col0, copied);
     } else {
         Turn turn = {0, 0};
         const int first_row = warp / 4 * 64;  // of the warpgroup
@@ -569,7 +569,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 128, 1) gemm_wgmma_f32_n
         const bool is_far = depth > 0 && beyond(kSmallPower, row_exponents, col_exponents, lane);
         const bool plainly = is_far && beyond(kSpecial - 1, row_exponents, col_exponents, lane);
         Elem sums[kAcc] = {};
-        multiply(sums, stages, filled, emptied, turn, first_row, copied);
+        multiply(sums, stages, full, empty, turn, first_row, copied);
         if (plainly) {
             #pragma unroll
             for (int e = 0; e < kAcc; ++e) sums[e] = 0;

@@ -96,13 +96,13 @@ SPLIT = "16x32x32,thread=4x4,lanes_m=4,stages=3,split_k=3"
 SHAPES = ((68, 36, 140), (64, 32, 384), (4, 4, 4))
 """Several CTAs with ragged edges and tiles of k, whole tiles, and one vector."""
 FAULTS = (
-    ("first tile not waited for", "if (tiles > 0) filled[0].wait(0);", "", SLICES),
-    ("next tile not waited for", "if (more) filled[stage].wait(parity);", "", SLICES),
-    ("waited for a tile beyond the last", "if (more) filled", "filled", SLICES),
-    ("stage not given back", "if (threadIdx.x % 32 == 0) emptied[stage].arrive();", "", SLICES),
-    ("stage given back by each lane", "if (threadIdx.x % 32 == 0) emptied[stage].arrive();",
-     "emptied[stage].arrive();", SLICES),
-    ("stage filled while it is read", "emptied[stage].wait(parity);  // by all warps", "", SLICES),
+    ("first tile not waited for", "if (tiles > 0) full[0].wait(0);", "", SLICES),
+    ("next tile not waited for", "if (more) full[stage].wait(parity);", "", SLICES),
+    ("waited for a tile beyond the last", "if (more) full", "full", SLICES),
+    ("stage not given back", "if (threadIdx.x % 32 == 0) empty[stage].arrive();", "", SLICES),
+    ("stage given back by each lane", "if (threadIdx.x % 32 == 0) empty[stage].arrive();",
+     "empty[stage].arrive();", SLICES),
+    ("stage filled while it is read", "empty[stage].wait(parity);  // by all warps", "", SLICES),
     ("fewer bytes expected", "expect(kStage * sizeof(Elem))", "expect(TileA::kSize * sizeof(Elem))", SLICES),
     ("parity not flipped", "parity ^= 1;\n        }\n        reading", "}\n        reading", SLICES),
     ("producer's parity not flipped", "stage = 0;\n                parity ^= 1;", "stage = 0;", SLICES),
@@ -117,7 +117,7 @@ FAULTS = (
     ("split begins at 0", "int(k_begin) + each", "each", SPLIT),
     ("producer goes on to multiply", ", tiles);\n        return;", ", tiles);", SLICES),
     ("barriers lie in a stage", "shared + kStages * kStage)", "shared + kStages * kStage - 64)", SLICES),
-    ("more arrivals awaited", "emptied[stage].init(kThreads / 32)", "emptied[stage].init(kThreads / 32 + 1)", SLICES),
+    ("more arrivals awaited", "empty[stage].init(kThreads / 32)", "empty[stage].init(kThreads / 32 + 1)", SLICES),
     ("barriers not made before they are used", "fence_proxy_async();\n    }\n    __syncthreads();",
      "fence_proxy_async();\n    }", SLICES),
 )  # fmt: skip

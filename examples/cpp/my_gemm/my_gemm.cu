@@ -1,6 +1,6 @@
 // my_gemm.cu: kernels and the functions that launch them. my_gemm.h says how to call them.
 //
-// Written by tilewright, file digest 075e7430c10cae79. To write it with kernels that are looked up:
+// Written by tilewright, file digest 3e81f191eb547b44. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name my_gemm --cmake
 // SPDX-License-Identifier: MIT
 
@@ -97,7 +97,7 @@ __device__ __forceinline__ void griddepcontrol_wait() {}
 
 // ---- The kernel -------------------------------------------------------------------------------------------------
 
-// What C becomes: alpha * product + beta * C, where C is read only if it counts.
+// The new element of C, alpha * product + beta * C. C is read only if beta is not 0.
 __device__ __forceinline__ Elem blend(Elem product, const Elem* c, Elem alpha, Elem beta)
 {
     return beta == Elem(0) ? alpha * product : alpha * product + beta * *c;
@@ -211,7 +211,7 @@ __device__ __forceinline__ void launch_dependents() {}
 
 // ---- The kernel -------------------------------------------------------------------------------------------------
 
-// What C becomes: alpha * product + beta * C, where C is read only if it counts.
+// The new element of C, alpha * product + beta * C. C is read only if beta is not 0.
 __device__ __forceinline__ Elem blend(Elem product, const Elem* c, Elem alpha, Elem beta)
 {
     return beta == Elem(0) ? alpha * product : alpha * product + beta * *c;
@@ -247,7 +247,7 @@ struct Large {
     static __device__ constexpr int row_of(int i) { return i / kReadRows * kLanesK * kReadRows + i % kReadRows; }
     static __device__ constexpr int col_of(int j) { return j / kVec * kLanesL * kVec + j % kVec; }
 
-    // Which of the CTA's columns of C a thread's j-th is.
+    // The column of the CTA's part of C that is a thread's j-th.
     static __device__ __forceinline__ int owned(int j)
     {
         return threadIdx.x / 32 % kWarpsL * kWarpL + lane_l() * kVec + col_of(j);
@@ -440,7 +440,7 @@ static __global__ void __launch_bounds__(kThreads, 1) gemm_skinny_f32_nn_4x128x1
     const int l_left = int(min(length - l0, Index(kTileL)));
     const int s_left = int(min(width - s0, Index(kBlockS)));
 
-    // What this CTA covers of k.
+    // The steps of k that this CTA covers.
     const int depth = alpha == Elem(0) ? 0 : k;
     const unsigned all_tiles = (unsigned(depth) + kTileK - 1) / kTileK;
     const unsigned tiles = all_tiles;
@@ -526,7 +526,7 @@ constexpr Index ceil_div(Index size, Index step) { return (size + step - 1) / st
 
 int status_of(cudaError_t error) { return error == cudaSuccess ? MY_GEMM_SUCCESS : MY_GEMM_CUDA_ERROR + int(error); }
 
-// What is asked of a device once. Threads that ask at the same time store the same values.
+// Attributes of a device, read once. Threads that read at the same time store the same values.
 struct Device {
     std::atomic<int> sm_count{0}, smem_per_sm{0}, smem_per_cta{0}, smem_reserved{0}, capability{0};
 };

@@ -1,6 +1,6 @@
 // my_gemm.h: matrix products on NVIDIA GPUs in C and C++.
 //
-// Written by tilewright, file digest 2f14b61e78dff2a1. To write it with kernels that are looked up:
+// Written by tilewright, file digest f64e390b25721c70. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name my_gemm --cmake
 // SPDX-License-Identifier: MIT
 //
@@ -55,7 +55,7 @@
 extern "C" {
 #endif
 
-// What every function returns but for those of sizes and names. MY_GEMM_CUDA_ERROR + e is what the CUDA runtime
+// Statuses, which every function returns but for sizes and names. MY_GEMM_CUDA_ERROR + e is what the CUDA runtime
 // answered, an earlier failure on the device included.
 enum {
     MY_GEMM_SUCCESS = 0,              // done, or queued
@@ -107,14 +107,14 @@ int my_gemm_run(
     const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t m, int64_t n, int64_t k,
     float alpha, float beta, void* workspace, size_t workspace_bytes, cudaStream_t stream);
 
-// The same with a workspace that it keeps for each stream until my_gemm_release. Where a product needs one it cannot be
-// captured: MY_GEMM_CAPTURING.
+// Queues the product with a workspace that it keeps for each stream until my_gemm_release. A product that needs one
+// cannot be captured: MY_GEMM_CAPTURING.
 int my_gemm(
     const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t m, int64_t n, int64_t k,
     float alpha, float beta, cudaStream_t stream);
 
-// Which kernel such a product gets where its operands lie as vectors want it, on the current device where there are
-// kernels for several architectures.
+// Describes the kernel that such a product gets where its operands lie as vectors want it, on the current device where
+// there are kernels for several architectures.
 int my_gemm_describe(int64_t m, int64_t n, int64_t k, my_gemm_description* description);
 
 #ifdef __cplusplus
