@@ -1,1 +1,1 @@
-"""What to compute, how, and its CUDA text. Imports the standard library and jinja2 only."""
+"""Problems, configs and their CUDA text. Imports the standard library and jinja2 only."""

@@ -7,7 +7,7 @@ from .errors import ConfigError, meant
 
 @dataclass(frozen=True, slots=True)
 class Arch:
-    """What a generation of devices can hold and do. Sizes are bytes, registers are 32-bit words."""
+    """Limits, rates and instructions of a generation of devices. Sizes are bytes, registers are 32-bit words."""
 
     name: str
     """`sm_90a` and so on as the compiler spells it, or `host`."""
@@ -22,14 +22,14 @@ class Arch:
     fma_per_cycle_float: int
     """Fused multiply-adds in float of one SM in one clock, tensor cores left out."""
     fma_per_cycle_double: int
-    """The same in double."""
+    """Fused multiply-adds in double of one SM in one clock, tensor cores left out."""
     dmma_per_cycle: int = 0
     """Fused multiply-adds in double of its tensor cores in one clock, by the fastest of its instructions."""
     mma_per_cycle: int = 0
     """Fused multiply-adds of halves with sums in float of its tensor cores in one clock, by mma.sync."""
     instructions: frozenset[str] = frozenset()
-    """What families may ask for: cp.async, mma.m16n8k16, mma.m16n8k8 (TF32), dmma.m8n8k4, dmma.m16n8, cluster, tma,
-    wgmma.mma_async; griddepcontrol: kernels that follow each other are launched with PDL."""
+    """Instructions that families may ask for: cp.async, mma.m16n8k16, mma.m16n8k8 (TF32), dmma.m8n8k4, dmma.m16n8,
+    cluster, tma, wgmma.mma_async; griddepcontrol: kernels that follow each other are launched with PDL."""
     max_threads_per_block: int = 1024
     """Threads of one block."""
     registers_per_sm: int = 65536
@@ -50,7 +50,7 @@ class Arch:
 
 _SINCE_SM_80 = frozenset(("cp.async", "mma.m16n8k16", "mma.m16n8k8", "dmma.m8n8k4"))
 _SINCE_SM_90 = _SINCE_SM_80 | {"dmma.m16n8", "cluster", "tma", "griddepcontrol"}
-"""What every GPU has from compute capability 9.0 on."""
+"""Instructions of every GPU from compute capability 9.0 on."""
 
 # Limits: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#technical-specifications-per-compute-capability
 # Rates: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#throughput-of-native-arithmetic-instructions
@@ -75,7 +75,7 @@ ARCHES: dict[str, Arch] = {row.name: row for row in _ROWS}
 
 def arch_named(name: str) -> Arch:
     """The row called `name`; `sm_90` finds `sm_90a`. Raises ConfigError listing the known ones."""
-    found = ARCHES.get(name) or ARCHES.get(name + "a")
-    if found is None:
+    arch = ARCHES.get(name) or ARCHES.get(name + "a")
+    if arch is None:
         raise ConfigError(f"arch must be one of {', '.join(ARCHES)}, got {name!r}{meant(name, ARCHES)}")
-    return found
+    return arch

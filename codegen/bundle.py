@@ -1,4 +1,4 @@
-"""What a bundle of emitted kernels holds: which shape goes to which kernel, and what its launches need."""
+"""The contents of a bundle of emitted files: its kernels, the shape that each serves, and the facts of its launches."""
 
 import dataclasses
 import math
@@ -45,7 +45,7 @@ class Served:
     """The device it is for, such as `load(...).device`. The kernel runs on its architecture and later ones; stream-K
     shares the last wave among its SMs."""
     origin: str = AS_GIVEN
-    """Where the config is from, for a person."""
+    """Origin of the config, for a person."""
     recorded_us: float = 0.0
     """Microseconds of one product when it was tuned for just this shape, 0 where it was not."""
     error: float = 0.0
@@ -81,7 +81,7 @@ class Part:
 
     @property
     def label(self) -> str:
-        """Where its facts are."""
+        """Name of its row from outside its namespace."""
         return f"{self.space}::{self.row}"
 
     @property
@@ -132,7 +132,7 @@ class Part:
 
     @property
     def serves(self) -> str:
-        """What operands its kernel is for, in words."""
+        """Operands that its kernel is for, in words."""
         if self.universal:
             return "any size and alignment"
         multiples, aligned = self.fit.multiples, max(self.fit.alignment)
@@ -152,7 +152,7 @@ class Preparation:
 
     name: str
     code: str
-    """As it stands in the file."""
+    """Text of the kernels as the file has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Text:
     label: str
     """Name of the namespace."""
     code: str
-    """As it stands in the file."""
+    """Text of the kernels as the file has it."""
     arch: Arch
     kernels: tuple[tuple[Part, KernelSource], ...]
     """Some launches may differ though the kernel is the same."""
@@ -199,7 +199,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """What the kernels of a bundle need, as its header and its self-test say."""
+    """Needs of the kernels of a bundle, as its header and its self-test say."""
 
     vectors: bool
     """Some kernel wants its operands aligned."""
@@ -223,13 +223,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class OnArch:
-    """What serves one kind of product on one architecture and later ones."""
+    """Shapes and kernels of one kind of product on one architecture and later ones."""
 
     label: str
     arch: Arch
     shapes: tuple[Row, ...]
     general: str
-    """Where the row is of the kernel that serves what those of the shapes do not; empty where they serve all."""
+    """Label of the general kernel's row; empty where the kernels of the shapes serve everything."""
     older: str
     """Name of the products of an older architecture, empty where there is none."""
     devices: str
@@ -252,12 +252,12 @@ class Product:
     """Products of one type with the same transposes: one set of functions."""
 
     name: str
-    """How its functions begin; @ stands for the bundle's name."""
+    """Beginning of its functions' names; @ stands for the bundle's name."""
     label: str
     dtype: DType
     trans: str
     arches: tuple[OnArch, ...]
-    """By capability."""
+    """Architectures in rising order of capability."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +319,7 @@ class Bundle:
 
     @cached_property
     def uses(self) -> Uses:
-        """What its kernels need."""
+        """Needs of its kernels."""
         rows = [arch for product in self.products for arch in product.arches]
         return Uses(
             vectors=any(each.fit.alignment != (1, 1, 1) for each in self.kernels),

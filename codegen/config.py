@@ -26,7 +26,7 @@ MAX_STATIC_SMEM_BYTES = 49152
 
 
 class Config:
-    """What the families' configs have in common: names, text, and what a launch needs to know.
+    """The base of the families' configs: names, text, and the facts of a launch.
 
     A family is a frozen dataclass derived from this one. Its fields are groups (dataclasses of `option`s) and options.
     """
@@ -64,15 +64,15 @@ class Config:
     @cache
     def leaves(cls) -> tuple[Leaf, ...]:
         """Every parameter, in the order of the fields."""
-        found = []
+        leaves = []
         for field in dataclasses.fields(cls):  # type: ignore[arg-type]
             inner = dataclasses.fields(field.type) if dataclasses.is_dataclass(field.type) else (field,)
             for each in inner:
                 group = "" if each is field else field.name
                 choices, meaning = each.metadata["choices"], each.metadata["meaning"]
-                found.append(Leaf(each.name, group, choices, each.default, meaning))
-        assert len({leaf.name for leaf in found}) == len(found), f"{cls.__name__}: a name is used twice"
-        return tuple(found)
+                leaves.append(Leaf(each.name, group, choices, each.default, meaning))
+        assert len({leaf.name for leaf in leaves}) == len(leaves), f"{cls.__name__}: a name is used twice"
+        return tuple(leaves)
 
     @classmethod
     def leaf(cls, name: str) -> Leaf:
@@ -89,8 +89,8 @@ class Config:
     @classmethod
     def of(cls, values: Mapping[str, Value] | Iterable[tuple[str, Value]]) -> Self:
         """The config with these plain values, defaults elsewhere. Raises ConfigError."""
-        given = {name: cls.leaf(name).typed(value) for name, value in dict(values).items()}
-        return cls.build(given)
+        typed = {name: cls.leaf(name).typed(value) for name, value in dict(values).items()}
+        return cls.build(typed)
 
     @classmethod
     def build(cls, typed: Mapping[str, Any]) -> Self:
@@ -111,12 +111,12 @@ class Config:
     @property
     def typed(self) -> dict[str, Any]:
         """The typed values of all parameters by name."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         kind: Any = type(self)
         for name, names, values_of in _fields(kind):
             group = getattr(self, name)
-            found.update([(name, group)] if names is None else zip(names, values_of(group)))
-        return found
+            values.update([(name, group)] if names is None else zip(names, values_of(group)))
+        return values
 
     def _typed(self, leaf: Leaf) -> Any:
         return getattr(getattr(self, leaf.group) if leaf.group else self, leaf.name)
@@ -228,7 +228,7 @@ class Config:
 
     @property
     def reuse(self) -> tuple[int, int]:
-        """How often a CTA uses an element of A and of B that it loads from global memory."""
+        """Uses, by a CTA, of an element of A and of B that it loads from global memory."""
         return self.cta_tile[1], self.cta_tile[0]
 
     def for_target(self, target: Target) -> Self:
@@ -249,8 +249,8 @@ class Config:
 
     @property
     def k_innermost(self) -> tuple[int, int]:
-        """For A and B whose stored rows run along k: 1 where k stays innermost in shared memory, 0 where cp.async has
-        to transpose, -1 where it makes no difference."""
+        """Whether k is innermost in shared memory for A and B whose stored rows run along k: 1 where it is, 0 where
+        cp.async has to transpose, -1 where it makes no difference."""
         return -1, -1
 
     @property
@@ -281,7 +281,7 @@ class Config:
 
     @property
     def term_k(self) -> int:
-        """What k is rounded up to multiples of where elements are split."""
+        """Steps of k to whose multiples k is rounded up where elements are split."""
         return self.cta_tile[2]
 
     @property
@@ -300,7 +300,7 @@ class Config:
         return 1
 
     def boxes(self, problem: Problem) -> tuple[TensorBox, ...]:
-        """What a TMA copy brings of A and of B at a time; none where the kernel has none."""
+        """Boxes of A and of B that a TMA copy brings; none for a kernel without TMA."""
         return ()
 
     @property
@@ -315,7 +315,7 @@ class Config:
 
     @property
     def cooperative_ctas(self) -> int:
-        """How many of those add up a part of the tile each; 1 where the last one to come adds up all."""
+        """CTAs that share a tile of C and add up a part of it each; 1 where the last one to come adds up all."""
         return 1
 
     @property

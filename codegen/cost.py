@@ -23,4 +23,4 @@ class Cost:
     """Elements side by side in a row of C that a thread writes from its registers, one vector after another; 0 where
     accumulators pass through shared memory first."""
     beside: int = 0
-    """Such elements of all threads of a warp that share the row."""
+    """Elements side by side in a row of C that all threads of a warp write at a time."""

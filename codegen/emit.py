@@ -1,4 +1,4 @@
-"""From shapes and the kernels that serve them to the files that another project checks in."""
+"""The files that another project checks in, from shapes and the kernels that serve them."""
 
 import hashlib
 import re
@@ -26,7 +26,7 @@ from .source import (
 )
 
 COUNTER_BYTES = 16384
-"""At the begin of an emitted bundle's workspace: counters of as many tiles of C as CTAs usefully share."""
+"""Bytes of counters at the start of an emitted bundle's workspace: a counter for each tile of C that CTAs share."""
 
 _INTERFACE_VERSION = 1
 """Number that grows where what an emitted header declares changes."""
@@ -53,7 +53,7 @@ _COMMENT = {".txt": "#", ".in": "#"}
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which files a bundle comes as."""
+    """The files that a bundle comes as."""
 
     main: bool = False
     """Add a program that tests and times every kernel."""
@@ -153,7 +153,7 @@ def _templates(bundle: Bundle, layout: Layout) -> tuple[_File, ...]:
 
 
 def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: str) -> dict[str, Any]:
-    """What the templates are rendered from, the name left out."""
+    """Values from which the templates are rendered, without the name."""
     return {
         "products": bundle.products,
         "texts": bundle.texts,
@@ -198,16 +198,16 @@ def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: s
 
 
 def _arch_files(bundle: Bundle) -> list[dict[str, Any]]:
-    """For each architecture what CMake builds, and the files that hold kernels for it, one by one and as one pattern; @
+    """The architectures, with the target that CMake builds and the files of kernels, one by one and as one pattern. @
     stands for the bundle's name."""
-    found = []
+    architectures = []
     for arch in bundle.arches:
         files = [f"@_{unit.label}.cu" for unit in bundle.units if unit.arch == arch] or ["@.cu"]
         every = f"@_{arch.name if len(bundle.arches) > 1 else 'kernel'}_*.cu"
         number = arch.name.removeprefix("sm_")
         built = f"{number}-real" if number.endswith("a") else number  # else PTX as well, which serves later devices
-        found.append({"name": arch.name, "built": built, "files": files, "every": every})
-    return found
+        architectures.append({"name": arch.name, "built": built, "files": files, "every": every})
+    return architectures
 
 
 def _sections(bundle: Bundle) -> list[str]:
@@ -218,8 +218,8 @@ def _sections(bundle: Bundle) -> list[str]:
 
 
 def _includes(bundle: Bundle) -> list[str]:
-    kept = ("cstdlib", "thread") if bundle.uses.memory else ()
-    return [*sorted(("atomic", "climits", "cmath", "cstddef", "cstdint", *kept)), "cuda_runtime.h"]
+    memory = ("cstdlib", "thread") if bundle.uses.memory else ()
+    return [*sorted(("atomic", "climits", "cmath", "cstddef", "cstdint", *memory)), "cuda_runtime.h"]
 
 
 def _is_given(served: Sequence[Served]) -> bool:
@@ -228,16 +228,16 @@ def _is_given(served: Sequence[Served]) -> bool:
 
 
 def _command(served: Sequence[Served], name: str, layout: Layout, options: str) -> str:
-    """What a user types to have the files again."""
-    given: dict[str, list[str]] = {"shape": [], "dtype": [], "trans": [], "arch": []}
+    """The command that writes the files again."""
+    options_of: dict[str, list[str]] = {"shape": [], "dtype": [], "trans": [], "arch": []}
     for each in served:
         problem = each.problem
         values = (problem.shape, problem.dtype.value, problem.trans, each.target.arch.name)
-        for option, value in zip(given, values):
-            given[option].append(value)
+        for option, value in zip(options_of, values):
+            options_of[option].append(value)
     if "--suite" in options:  # which may have types and transposes of its own: `options` says what was asked beside it
-        given = {"arch": given["arch"]}
-    words = [f"--{option} {value}" for option, values in given.items() for value in dict.fromkeys(values)]
+        options_of = {"arch": options_of["arch"]}
+    words = [f"--{option} {value}" for option, values in options_of.items() for value in dict.fromkeys(values)]
     words += [f"--accuracy {each}" for each in dict.fromkeys(s.problem.accuracy for s in served) if each != Grade.IEEE]
     words += [options] if options else []
     words.append(f"--name {name}")
@@ -255,8 +255,8 @@ def _rendered(file: _File, name: str, values: Mapping[str, Any]) -> str:
     command = values["command"] + (" --main" if "selftest" in file.template else "")
     own = {"name": name, "prefix": prefix, "filename": filename, "mark": mark, "command": command}
     products = [replace(each, name=each.name.replace("@", name)) for each in values["products"]]
-    given = {**values, **own, **file.own, "products": products}
-    return tidy(environment().get_template(file.template).render(given))
+    context = {**values, **own, **file.own, "products": products}
+    return tidy(environment().get_template(file.template).render(context))
 
 
 def _words(text: str) -> set[str]:

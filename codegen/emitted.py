@@ -82,8 +82,8 @@ def _untouched(path: Path) -> str:
 
 def _bundle_of(text: str) -> str:
     """The name of the bundle that a file is of."""
-    found = _NAME.search(text)
-    return found[1] if found else ""
+    command = _NAME.search(text)
+    return command[1] if command else ""
 
 
 def _written_aside(path: Path, text: str) -> Path:

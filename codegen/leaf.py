@@ -13,7 +13,7 @@ Value = int | str
 
 
 class Edge(enum.StrEnum):
-    """What a kernel does where a tile reaches beyond a matrix."""
+    """A kernel's guard where a tile reaches beyond a matrix."""
 
     BOUNDS = "bounds"
     """Loads and stores are guarded: any shape."""
@@ -24,10 +24,10 @@ class Edge(enum.StrEnum):
 
 
 class EdgePolicy(enum.StrEnum):
-    """How a classic kernel deals with shapes that its tiles do not divide."""
+    """A classic kernel's treatment of shapes that its tiles do not divide."""
 
     FIT = "fit"
-    """Nothing is guarded where the tiles divide the matrix, loads and stores elsewhere."""
+    """No guard where the tiles divide the matrix; guarded loads and stores elsewhere."""
     BOUNDS = "bounds"
     """Loads and stores are guarded for any shape."""
     PAD = "pad"
@@ -35,14 +35,14 @@ class EdgePolicy(enum.StrEnum):
 
 
 class Mode(enum.StrEnum):
-    """How CTAs share out a product."""
+    """The work decomposition: how CTAs divide a product among them."""
 
     NONE = "none"
     """Each computes one tile of C."""
     SPLIT_K = "split_k"
     """Several share the k of each tile."""
     STREAM_K = "stream_k"
-    """As many as run at a time share evenly the k of the remainder of the last wave."""
+    """The CTAs that run at a time divide evenly the k of the tiles of the last wave."""
     PERSISTENT = "persistent"
     """Each computes several tiles of C, one after the other."""
 
@@ -71,7 +71,7 @@ class Leaf:
     default: Any
     """The value where none is given."""
     meaning: str
-    """What it does, for a person."""
+    """Effect of the parameter, for a person."""
 
     def plain(self, value: Any) -> Value:
         """A value as text and JSON have it."""

@@ -1,4 +1,4 @@
-"""Which configs may serve a problem on a device, and why others may not."""
+"""The rules on configs that may serve a problem on a device, and their reasons."""
 
 import re
 from collections.abc import Callable, Iterator

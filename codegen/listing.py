@@ -21,13 +21,13 @@ class _Chosen:
     """The values chosen so far, and which of them were asked for."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        self.values, self.asked = values, set[str]()
+        self.values, self.read = values, set[str]()
 
 
 def _field(name: str) -> property:
     def read(traced: Any) -> Any:
         chosen: _Chosen = traced.chosen
-        chosen.asked.add(name)
+        chosen.read.add(name)
         return chosen.values[name]  # a KeyError names what is open
 
     return property(read)
@@ -67,7 +67,7 @@ def _grouped(kind: Any) -> tuple[tuple[str, ...], tuple[tuple[str, Any, tuple[st
 
 
 _HOLDS, _BROKEN = -1, -2
-"""What a rule says; where a value is open that it asks for, it is the place of that value instead."""
+"""Verdicts of a rule; where a rule asks for an open value, its verdict is the place of that value."""
 
 
 def _says(rule: Rule[Any], problem: Problem, config: Any, target: Target) -> bool | str:
@@ -79,7 +79,7 @@ def _says(rule: Rule[Any], problem: Problem, config: Any, target: Target) -> boo
 
 
 class _Memory:
-    """What a rule says where the values of the first parameters are chosen, by those of them that it asks for.
+    """Verdicts of a rule by the values of those parameters that it asks for, where the first parameters are chosen.
 
     A space has millions of prefixes, and few combinations of the values that one rule looks at.
     """
@@ -91,16 +91,16 @@ class _Memory:
         self.said: dict[object, int] = {}
 
     def ask(self, problem: Problem, target: Target, config: Any, chosen: _Chosen, places: Mapping[str, int]) -> int:
-        """What the rule says, which is remembered."""
-        chosen.asked.clear()
+        """The rule's verdict, which is remembered."""
+        chosen.read.clear()
         said = _says(self.rule, problem, config, target)
         if isinstance(said, str):
             verdict = places[said]
-            chosen.asked.discard(said)
+            chosen.read.discard(said)
         else:
             verdict = _HOLDS if said else _BROKEN
-        if not chosen.asked <= set(self.names):
-            self.names = (*self.names, *sorted(chosen.asked - set(self.names)))
+        if not chosen.read <= set(self.names):
+            self.names = (*self.names, *sorted(chosen.read - set(self.names)))
             self.key = itemgetter(*self.names)
             self.said = {}  # by fewer values
         self.said[self.key(chosen.values)] = verdict
@@ -110,8 +110,8 @@ class _Memory:
 def keeping(
     rules: Sequence[Rule[Any]], problem: Problem, config: Config, target: Target, changes: Sequence[dict[str, Any]]
 ) -> Sequence[dict[str, Any]]:
-    """Of changes of the same parameters of a config those with which rules hold. Each is asked once for all that are
-    alike in what it asks for."""
+    """The changes, all of the same parameters of a config, with which the rules hold. A rule is asked once for all
+    changes that are alike in the values that it asks for."""
     kind: Any = type(config)
     changing, values = set(changes[0]), config.typed
     chosen = _Chosen(values)
@@ -120,26 +120,26 @@ def keeping(
         if changing.isdisjoint(names):  # to read it as it is takes less long
             object.__setattr__(traced, group, getattr(config, group))
     for rule in rules:
-        memory, found = _Memory(rule), list[dict[str, Any]]()
+        memory, legal = _Memory(rule), list[dict[str, Any]]()
         for change in changes:
             values.update(change)
             verdict = memory.said.get(memory.key(values))
             if verdict is None:
                 verdict = memory.ask(problem, target, traced, chosen, {})
                 if changing.isdisjoint(memory.names):  # all are alike
-                    found += changes if verdict == _HOLDS else ()
+                    legal += changes if verdict == _HOLDS else ()
                     break
             if verdict == _HOLDS:
-                found.append(change)
-        changes = found
+                legal.append(change)
+        changes = legal
     return changes
 
 
 def open_rules(
     rules: Sequence[Rule[Any]], problem: Problem, kind: type[Config], target: Target, changes: Sequence[dict[str, Any]]
 ) -> tuple[Sequence[dict[str, Any]], Sequence[Rule[Any]]]:
-    """Of values of a few parameters of a family those with which rules may hold, whatever the others are; and the rules
-    that ask for others."""
+    """The values of a few parameters of a family with which rules may hold whatever the other parameters are, and the
+    rules that ask for other parameters."""
     chosen = _Chosen({})
     config, left = _traced(kind, chosen), list[Rule[Any]]()
     for rule in rules:
@@ -173,17 +173,17 @@ def worth(
         if said is True:
             continue
         asks = said if isinstance(said, str) else next(iter(axes))
-        kept = []
+        choices = []
         for value in axes[asks] if said else ():
             chosen[asks] = value
             if _says(rule, problem, config, target) is not False:
-                kept.append(value)
+                choices.append(value)
         if asks not in fixed:
             chosen.pop(asks, None)
-        if len(kept) < len(axes[asks]):
+        if len(choices) < len(axes[asks]):
             rest = math.prod(len(axis) for name, axis in axes.items() if name != asks)
-            pruned[rule.title] += (len(axes[asks]) - len(kept)) * rest
-        axes[asks] = kept
+            pruned[rule.title] += (len(axes[asks]) - len(choices)) * rest
+        axes[asks] = choices
     return axes
 
 
@@ -221,13 +221,13 @@ def legal_configs(
     memories = [[_Memory(rule) for _ in free] for rule in rules]
     waiting: list[list[int]] = [[] for _ in free]
     waiting[0] += range(len(rules))
-    found: list[Config] = []
+    legal: list[Config] = []
 
     def grow(place: int) -> None:
-        if len(found) > most:
+        if len(legal) > most:
             return
         if place == len(free):
-            found.append(kind.build(values_now))
+            legal.append(kind.build(values_now))
             return
         name = free[place]
         for value in axes[name]:
@@ -252,4 +252,4 @@ def legal_configs(
             del values_now[name]
 
     grow(0)
-    return (found, pruned) if len(found) <= most else None
+    return (legal, pruned) if len(legal) <= most else None

@@ -1,4 +1,4 @@
-"""What is asked: a matrix product and its element type."""
+"""The problem: a matrix product and its element type."""
 
 import enum
 import operator
@@ -83,7 +83,7 @@ DTypeLike = DType | DTypeName | SizedElement | type[SizedElement]
 
 
 class Grade(enum.StrEnum):
-    """How accurate a product has to be, the finest first: docs/accuracy.md has the bounds."""
+    """The accuracy of a product, the finest first: docs/accuracy.md has the bounds."""
 
     IEEE = "ieee"
     """Every product and every sum is rounded as the type says."""
@@ -92,9 +92,9 @@ class Grade(enum.StrEnum):
     NORMWISE = "normwise"
     """A bound on each element by the norms of its row of A and its column of B."""
 
-    def keeps(self, asked: "Grade") -> bool:
-        """Whether what is this accurate is accurate enough for who asks for `asked`."""
-        return _GRADES.index(self) <= _GRADES.index(asked)
+    def keeps(self, required: "Grade") -> bool:
+        """Whether what is this accurate is accurate enough for who asks for `required`."""
+        return _GRADES.index(self) <= _GRADES.index(required)
 
     @classmethod
     def parse(cls, name: object) -> "Grade":
@@ -139,7 +139,7 @@ class Problem:
     trans_b: bool = False
     """op(B) is the transpose of B as stored."""
     accuracy: Grade = Grade.IEEE
-    """How accurate C has to be."""
+    """Accuracy that C must have."""
 
     def __init__(
         self, m: SupportsIndex, n: SupportsIndex, k: SupportsIndex, dtype: DTypeLike = DType.FLOAT,

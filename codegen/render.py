@@ -1,4 +1,4 @@
-"""From problem, config and arch to CUDA text."""
+"""CUDA text from a problem, a config and an architecture."""
 
 import hashlib
 from collections.abc import Sequence

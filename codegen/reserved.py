@@ -6,7 +6,7 @@ import re
 from .errors import check
 
 _PREFIXES = ("_", "cuda", "cu_", "nv_", "tilewright_", "pthread_", "sigev_", "si_", "sa_", "st_")
-"""How names begin that belong to the implementation of C, to POSIX, CUDA and tilewright."""
+"""Beginnings of names that belong to the implementation of C, to POSIX, CUDA and tilewright."""
 _PATTERNS = re.compile(
     r"[Cc][Uu][A-Z]\w*|cu(?:blas|fft|rand|solver|sparse|tensor)\w*"  # CUDA's driver and libraries
     r"|(?:PRI|SCN)\w+|[A-Z]+_\w+"  # formats of numbers, constants that end in small letters such as M_PIf
@@ -106,7 +106,7 @@ _TARGETS = "Threads clean edit_cache help install package preinstall rebuild_cac
 """Targets that CMake, CTest and CPack build or import."""
 
 _DEVICES = "aux con nul prn " + " ".join(f"{port}{i}" for port in ("com", "lpt") for i in range(10))
-"""Of Windows, which has no files of these names, in any letters."""
+"""Names that Windows has for devices, in any letters: no file can have them."""
 _SUCCESSES = "cl cuda cufft exit hip mpi nvjitlink nvml nvrtc nvvm vk"
 """Other systems have a constant `<THIS>_SUCCESS`."""
 

@@ -6,30 +6,30 @@ from dataclasses import dataclass, replace
 from .target import Target
 
 PACKED_BYTES = 128
-"""Rows of a packed operand begin at multiples of so many bytes."""
+"""Bytes to whose multiples rows of a packed operand are aligned."""
 PACK_THREADS = 256
-"""Threads of a block of the kernel that packs."""
+"""Threads of a CTA of the kernel that packs."""
 PACK_TILE = 64
-"""Rows and columns that such a block copies at a time."""
+"""Rows and columns that a CTA of the kernel that packs copies at a time."""
 PAD_THREADS = 256
-"""Threads of a block of the kernel that copies to padded buffers and back: a warp of them takes a row."""
+"""Threads of a CTA of the kernel that copies to padded buffers and back: a warp of them takes a row."""
 MOST_PAD_CTAS = 4096
-"""Such blocks of a matrix: with fewer than its rows ask for they go on to further ones."""
+"""Most CTAs of that kernel for a matrix: where its rows ask for more, a CTA goes on to further rows."""
 TERM_THREADS = 128
-"""Threads of a block of the kernel that splits operands into terms."""
+"""Threads of a CTA of the kernel that splits operands into terms."""
 TERM_ROWS = 32
-"""Rows of op(A) or columns of op(B), stored across k, that a warp of such a block holds."""
+"""Rows of op(A) or columns of op(B), stored across k, that a warp of the kernel that splits holds."""
 TERM_HELD = 2048
-"""Elements that such a warp holds at a time."""
+"""Elements that a warp of the kernel that splits holds at a time."""
 MOST_LIMITED = 16
-"""CTAs of an SM from which on it does not matter where they are."""
+"""CTAs of an SM up to which a launch spreads CTAs evenly over the SMs."""
 SMEM_STEP = 128
-"""Bytes of shared memory that are handed out at a time."""
+"""Bytes in whose multiples an SM allocates shared memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchConfig:
-    """How a kernel is launched."""
+    """The launch of a kernel: grid, block and shared memory."""
 
     grid: tuple[int, int, int]
     """Blocks as (x, y, z)."""
@@ -59,7 +59,7 @@ class LaunchConfig:
 
 @dataclass(frozen=True, slots=True)
 class TensorBox:
-    """What one TMA copy brings of a stored matrix."""
+    """The box of a stored matrix that one TMA copy brings."""
 
     rows: int
     """Stored rows."""

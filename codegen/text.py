@@ -40,16 +40,16 @@ def values_of(text: str, joined: dict[str, tuple[str, ...]]) -> dict[str, Value]
         key, equals, value = (part.strip() for part in word.partition("="))
         if not equals:
             key, value = ("", word) if key[:1].isdigit() else (key, "1")
-        found: dict[str, Value] = {key: _number(value)}
+        numbers: dict[str, Value] = {key: _number(value)}
         if key in tuple(Mode) and key != Mode.NONE:
-            found = {"mode": key, "parts": _number(value)}
+            numbers = {"mode": key, "parts": _number(value)}
         elif key in joined:
             names, parts = joined[key], value.split("x")
             parts = parts * len(names) if key and len(parts) == 1 else parts  # one number for all
-            told = "x".join(names)
-            check(len(parts) == len(names), f"{key or 'the tile'} must read {told}, got {value!r}")
-            found = dict(zip(names, map(_number, parts)))
-        for name, number in found.items():
+            form = "x".join(names)
+            check(len(parts) == len(names), f"{key or 'the tile'} must read {form}, got {value!r}")
+            numbers = dict(zip(names, map(_number, parts)))
+        for name, number in numbers.items():
             check(name not in values, f"{name} is given twice")
             values[name] = number
     return values

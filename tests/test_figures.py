@@ -245,8 +245,8 @@ def test_means_and_pages_of_a_bench_follow_from_its_rows(path: Path) -> None:
     computed = json.loads(bench_json(run))
     assert {key: value for key, value in written.items() if key.startswith("geomean")}.items() <= computed.items()
     assert [row for row, again in zip(written["rows"], computed["rows"], strict=True) if row != again] == []
-    if not path.with_suffix(".md").exists():  # a page of grades is written from its file on demand
-        assert run.graded
+    if not path.with_suffix(".md").exists():  # the page is written from its file on demand
+        assert path.stem not in ("float32", "float64"), "the site shows this page"
         return
     lines = [line for line in bench_markdown(run).splitlines() if line.startswith("|")]
     assert [line for line in path.with_suffix(".md").read_text().splitlines() if line.startswith("|")] == lines

@@ -15,20 +15,20 @@ from ..text import values_of
 @cache
 def families() -> dict[str, type[Config]]:
     """Every family by name, simple ones first: what the modules of this folder define."""
-    found: list[type[Config]] = []
+    classes: list[type[Config]] = []
     for module in pkgutil.iter_modules(__path__):
         members = vars(importlib.import_module(f"{__name__}.{module.name}")).values()
-        found += [each for each in members if isinstance(each, type) and issubclass(each, Config)]
-    named = (each for each in dict.fromkeys(found) if hasattr(each, "family"))
+        classes += [each for each in members if isinstance(each, type) and issubclass(each, Config)]
+    named = (each for each in dict.fromkeys(classes) if hasattr(each, "family"))
     return {each.family: each for each in sorted(named, key=lambda each: (each.order, each.family))}
 
 
 def family_named(name: str) -> type[Config]:
     """The family called `name`. Raises ConfigError listing the known ones."""
-    found = families().get(name)
-    if found is None:
+    family = families().get(name)
+    if family is None:
         raise ConfigError(f"family must be one of {', '.join(families())}, got {name!r}{meant(name, families())}")
-    return found
+    return family
 
 
 def parse(text: str) -> Config:
@@ -45,7 +45,7 @@ def default_config(problem: Problem, target: Target) -> Config:
     """A config that serves any problem on any device of the target: the first family with shared memory whose defaults
     do. What runs where nothing was tuned. Raises ConfigError if the grid limit stands in the way."""
     defaults = [family() for family in families().values()]
-    found = next((each for each in defaults if each.smem_bytes(problem.dtype) and serves(each, problem, target)), None)
-    if found is None:
+    config = next((each for each in defaults if each.smem_bytes(problem.dtype) and serves(each, problem, target)), None)
+    if config is None:
         require(problem, defaults[0], target)
-    return found or defaults[0]
+    return config or defaults[0]

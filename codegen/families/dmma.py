@@ -45,7 +45,7 @@ class DmmaTile(WarpTile):
 
 @dataclass(frozen=True, slots=True)
 class DmmaPipeline:
-    """How tiles of A and B come to shared memory by cp.async, and from there to registers."""
+    """The way of tiles of A and B to shared memory by cp.async, and from there to registers."""
 
     stages: int = option(3, 2, 4, 5, meaning="tiles that shared memory holds at a time")
     fragments: Fragments = option(Fragments.DOUBLE, Fragments.SINGLE, meaning="fragment buffering of operands")

@@ -31,7 +31,7 @@ class MmaTile(WarpTile):
 
 @dataclass(frozen=True, slots=True)
 class MmaPipeline:
-    """How elements are split, and how tiles of their terms pass along k."""
+    """The split of elements into terms, and the way of tiles of terms along k."""
 
     scheme: Scheme = option(Scheme.FP16X3, *Scheme, meaning="terms of an element, and which of their products count")
     promote: int = option(64, 16, 32, meaning="steps of k after which the tensor cores' sums are added up in float")
@@ -40,7 +40,7 @@ class MmaPipeline:
 
 @dataclass(frozen=True, slots=True)
 class MmaEpilogue:
-    """How sums come to C."""
+    """The way of sums to C."""
 
     evict_first: bool = option(False, meaning="C is written by evict-first (streaming) stores")
 

@@ -10,7 +10,7 @@ from ..problem import DType, Problem
 
 @dataclass(frozen=True, slots=True)
 class NaiveTile:
-    """What a CTA computes."""
+    """The tile of C that a CTA computes."""
 
     block_m: int = option(8, 1, 2, 4, 16, 32, meaning="rows of C a CTA computes")
     block_n: int = option(32, 1, 2, 4, 8, 16, 64, 128, 256, meaning="columns of C a CTA computes")

@@ -43,7 +43,7 @@ _MOST_BARRIERS = 15
 
 
 class Order(enum.StrEnum):
-    """In which order a thread multiplies its accumulators in a step of k."""
+    """The order of a thread's multiply-adds in a step of k."""
 
     COLUMNS = "columns"
     ROWS = "rows"
@@ -100,7 +100,7 @@ class SimtTile:
 
 @dataclass(frozen=True, slots=True)
 class SimtPipeline:
-    """How tiles of A and B come to shared memory, and from there to registers."""
+    """The way of tiles of A and B to shared memory, and from there to registers."""
 
     load: Load = option(Load.CP_ASYNC, Load.REGISTERS, Load.TMA, meaning="how tiles come to shared memory")
     stages: int = option(3, 2, 4, 5, 6, 8, meaning="tiles that shared memory holds at a time")
@@ -408,5 +408,5 @@ def _reads(count: int, wide: int) -> int:
 
 @cache
 def _copiers(per_row: int, threads: int) -> int:
-    """How many threads share out rows of so many vectors: the most that take whole rows, or whole parts of a row."""
+    """Threads that copy rows of so many vectors: the most that take whole rows, or whole parts of a row."""
     return next(count for count in range(threads, 0, -1) if count % per_row == 0 or per_row % count == 0)

@@ -35,7 +35,7 @@ class Side(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SkinnyTile:
-    """What a CTA and a thread compute and load."""
+    """The tiles that a CTA and a thread compute and load."""
 
     short: Side = option(Side.M, meaning="which side of C is short: its rows, m, or its columns, n")
     block_short: int = option(4, 1, 2, 8, 16, 32, meaning="elements of the short side a CTA computes")
@@ -68,7 +68,7 @@ class SkinnyTile:
 
 @dataclass(frozen=True, slots=True)
 class SkinnyPipeline:
-    """How the operands come to the threads."""
+    """The way of the operands to the threads."""
 
     load: Load = option(Load.REGISTERS, Load.CP_ASYNC, meaning="how the large operand comes")
     stages: int = option(1, 2, 4, 6, 8, meaning="parts of the large operand on their way at a time")
@@ -153,7 +153,7 @@ class SkinnyConfig(Config):
 
     @property
     def large(self) -> str:
-        """Which operand is the large one: `a` or `b`."""
+        """Name of the large operand: `a` or `b`."""
         return "a" if self.tile.short is Side.N else "b"
 
     def widest_vectors(self, problem: Problem, aligned: bool) -> tuple[int, int, int]:
@@ -198,7 +198,7 @@ class SkinnyConfig(Config):
     # --- resources
 
     def smem_bytes(self, dtype: DType) -> int:
-        """What either form of the template needs."""
+        """Rules that both forms of the template need."""
         wide = WIDE_BYTES // dtype.size_bytes
         count, resident = self.tile.block_short, self.pipeline.resident_k
         along_c = resident * (count if count <= wide else count + wide)

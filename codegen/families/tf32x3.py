@@ -45,7 +45,7 @@ class Tf32x3Tile(WarpTile):
 
 @dataclass(frozen=True, slots=True)
 class Tf32x3Pipeline:
-    """How tiles of A and B come to shared memory by cp.async, and from there to the tensor cores."""
+    """The way of tiles of A and B to shared memory by cp.async, and from there to the tensor cores."""
 
     promote: int = option(32, 16, 64, meaning="steps of k after which the tensor cores' sums are added up in float")
     stages: int = option(3, 2, 4, 5, meaning="tiles that shared memory holds at a time")

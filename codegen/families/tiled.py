@@ -12,7 +12,7 @@ from ..problem import DType, Problem
 
 @dataclass(frozen=True, slots=True)
 class TiledTile:
-    """What a CTA computes."""
+    """The tile of C that a CTA computes."""
 
     tile_width: int = option(16, 4, 8, 32, meaning="rows and columns of the tiles of A, B and C")
     skew: int = option(0, 1, meaning="unused elements after each row of a tile, against bank conflicts")

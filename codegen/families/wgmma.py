@@ -18,8 +18,8 @@ ROWS = 64
 _TERM_CTAS = 8
 """CTAs of a cluster that splits rows stored across k. They hold 2,048 steps of k; what is more is read twice."""
 _REGISTERS = {1: (0, 0), 2: (40, 232), 3: (24, 160)}
-"""By warpgroups that multiply: registers that a thread of the producer keeps, and that one of the others takes; 0 where
-all have as many as they can use."""
+"""Registers that a thread of the producer keeps and that a thread of the others takes, by the number of warpgroups that
+multiply; 0 where all threads have as many as they can use."""
 _MOST_ACCUMULATORS = {1: 96, 2: 96, 3: 64}
 """Elements of C that a thread can hold in them twice."""
 
@@ -45,7 +45,7 @@ class WgmmaTile:
 
 @dataclass(frozen=True, slots=True)
 class WgmmaPipeline:
-    """How elements are split, and how tiles of their terms pass along k."""
+    """The split of elements into terms, and the way of tiles of terms along k."""
 
     scheme: Scheme = option(Scheme.FP16X3, *Scheme, meaning="terms of an element, and which of their products count")
     promote: int = option(64, 32, meaning="steps of k after which the tensor cores' sums are added up in float")
@@ -55,7 +55,7 @@ class WgmmaPipeline:
 
 @dataclass(frozen=True, slots=True)
 class WgmmaEpilogue:
-    """How sums come to C, through shared memory."""
+    """The way of sums to C, through shared memory."""
 
     evict_first: bool = option(False, meaning="C is written by evict-first (streaming) stores")
     vec_c: int = option(4, 2, meaning="elements of C that one store moves at most")

@@ -1,1 +1,1 @@
-"""What families of tiles have in common: groups of parameters, with their legality and resources."""
+"""Groups of parameters that families of tiles share, with their legality and resources."""

@@ -1,4 +1,4 @@
-"""What families of block tiles share: epilogue, and rules on tiles, copies and registers."""
+"""The epilogue and the rules on tiles, copies and registers that families of block tiles share."""
 
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -17,7 +17,7 @@ _MANY, _MANY_ELEMENTS, _MOST_COOPERATIVE = 8, 1 << 14, 16
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """How accumulators come to C."""
+    """The way of accumulators to C."""
 
     shared: bool = option(False, meaning="accumulators pass through shared memory, so that lanes write neighbours in C")
     evict_first: bool = option(False, meaning="C is written by evict-first (streaming) stores")
@@ -169,7 +169,7 @@ class BlockedConfig(Config):
         return self.multiplying_threads
 
     def copiers(self, operand: str, vec: int, along_k: bool) -> int:
-        """How many of these copy A or B in vectors of `vec` elements, along k if its stored rows run along it."""
+        """Threads that copy A or B in vectors of `vec` elements, along k if its stored rows run along it."""
         raise NotImplementedError
 
     def along_k(self, problem: Problem) -> tuple[bool, bool]:

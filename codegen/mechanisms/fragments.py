@@ -1,4 +1,4 @@
-"""What families share whose warps read the fragments of tensor cores from shared memory, element by element."""
+"""The base of families whose warps read the fragments of tensor cores from shared memory, element by element."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -132,7 +132,7 @@ class FragmentConfig(BlockedConfig):
         return int(-(-self.extent(operand) * self.tile.block_k // self.threads))
 
     def copiers(self, operand: str, vec: int, along_k: bool) -> int:
-        """How many threads copy A or B in vectors of `vec` elements, along k if its stored rows run along it: the most
+        """Threads that copy A or B in vectors of `vec` elements, along k if its stored rows run along it: the most
         whose copies lie at the same distances for all of them, in memory and where rows are swizzled."""
         return _copiers(self.extent(operand), self.tile.block_k, vec, along_k, self.threads)
 

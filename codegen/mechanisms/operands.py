@@ -10,13 +10,13 @@ from ..problem import Problem
 WIDE_BYTES = 16
 """The widest load of a thread."""
 SECTOR_BYTES = 32
-"""What device memory and caches write at a time."""
+"""Bytes that device memory and caches write at a time."""
 MOST_COPIES = 32
 """Elements that a thread copies of an operand for a tile: a bit for each where they are copied one by one."""
 
 
 class Load(enum.StrEnum):
-    """How tiles of A and B come to shared memory."""
+    """The way of tiles of A and B to shared memory."""
 
     REGISTERS = "registers"
     """They pass through registers."""

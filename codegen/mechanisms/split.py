@@ -1,4 +1,4 @@
-"""How CTAs share out the work: one tile each, split-K, stream-K, or several tiles each."""
+"""Work decompositions: one tile a CTA, split-K, stream-K, or several tiles a CTA."""
 
 import enum
 from dataclasses import dataclass
@@ -31,17 +31,17 @@ MOST_CLUSTERED = 8
 
 
 class Reduce(enum.StrEnum):
-    """Where CTAs that share a tile of C add up."""
+    """The place where CTAs that share a tile of C add up."""
 
     WORKSPACE = "workspace"
-    """In device memory."""
+    """A workspace in device memory."""
     CLUSTER = "cluster"
-    """In each other's shared memory."""
+    """The shared memory of a cluster's CTAs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How CTAs share out the work."""
+    """The work decomposition."""
 
     mode: Mode = option(Mode.NONE, meaning="how CTAs share out the work")
     parts: int = option(
@@ -82,11 +82,11 @@ def proposed_parts(sm_count: int) -> tuple[int, ...]:
 
 def split_rules(*modes: Mode) -> tuple[Rule[Any], ...]:
     """The rules for a family that knows these modes beside `none`."""
-    known = (Mode.NONE, *modes)
+    allowed = (Mode.NONE, *modes)
     return (
         Rule(
-            f"the work is shared out by {', '.join(known)}",
-            lambda problem, config, target: config.split.mode in known,
+            f"the work is shared out by {', '.join(allowed)}",
+            lambda problem, config, target: config.split.mode in allowed,
         ),
         Rule(
             "parts {c.split.parts} suits {c.split.mode}",

@@ -34,7 +34,7 @@ class Scheme(enum.StrEnum):
 
     @property
     def accuracy(self) -> Grade:
-        """What it keeps where its sums are promoted often enough."""
+        """The finest accuracy that it keeps where its sums are promoted often enough."""
         return Grade.NORMWISE if self is Scheme.FP16X3 else Grade.ELEMENTWISE
 
 
@@ -61,8 +61,8 @@ def term_ctas(config: Any, problem: Problem) -> int:
 
 
 def _ctas(rows: int, depth: int, along: bool, parts: int) -> int:
-    """For so many rows of op(A) or columns of op(B), stored along k or across it. Some warps share k: of a CTA where it
-    is stored along k, else of a cluster."""
+    """CTAs that split `rows` rows of op(A) or columns of op(B), stored along k or across it. Some warps share k: those
+    of a CTA where it is stored along k, else those of a cluster."""
     warps = TERM_THREADS // 32 * (1 if along else parts)
     steps = TERM_HELD if along else TERM_HELD // TERM_ROWS
     sharing = 1

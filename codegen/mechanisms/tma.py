@@ -16,7 +16,7 @@ from .operands import Load
 DEEPEST = 256
 """Steps of k of tiles that no other copies fill."""
 _ROW_BYTES = 128
-"""Of a tile whose rows run along k in shared memory: so much of each lies there before the next row's."""
+"""Bytes of a row, of a tile whose rows run along k in shared memory, before the bytes of the next row."""
 _MOST_BOX = 256
 """Elements along a side of a TMA box."""
 _ALIGNED = 1024
@@ -24,7 +24,7 @@ _ALIGNED = 1024
 
 
 def tma_boxes(config: Any, problem: Problem) -> tuple[TensorBox, ...]:
-    """What a copy brings of A and of B, whatever the config's load."""
+    """Boxes of A and of B that a copy would bring, whatever the config's load."""
     made, depth = [], config.tile.block_k
     row = _ROW_BYTES // problem.dtype.size_bytes
     for extent, along in zip((config.tile.block_m, config.tile.block_n), config.along_k(problem)):
