@@ -29,6 +29,17 @@ def test_what_ships_for_an_architecture_needs_no_gpu(run: Run, tmp_path: Path) -
     assert "tuned on nvidia-h200" in (tmp_path / "gemm_f32_nn_4096x4096x4096.h").read_text()
 
 
+@pytest.mark.parametrize(
+    ("options", "most"), [((), 900), (("--dtype", "double"), 950), (("--accuracy", "normwise"), 1650)]
+)
+def test_a_bundle_of_one_shape_is_short(run: Run, tmp_path: Path, options: tuple[str, ...], most: int) -> None:
+    """A person reads and checks in these files: lines of the tuned kernel, the general one and the launcher."""
+    ran = run("emit", "--shape", "1024x768x512", "--arch", "sm_90a", *options, "-o", str(tmp_path))
+    assert ran.status == 0, ran.err
+    (code,) = tmp_path.glob("*.cu")
+    assert 0.9 * most < len(code.read_text().splitlines()) <= most
+
+
 def test_the_nearest_tuned_shape_is_told(run: Run, kept: tuple[str, ...], tmp_path: Path) -> None:
     ran = run("emit", "--shape", "24x20x16", "--shape", "25x20x16", "--arch", "sm_86", "--name", "gemm", *kept)
     assert ran.status == 0

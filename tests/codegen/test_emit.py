@@ -124,7 +124,7 @@ def test_text_has_one_banner_and_nothing_that_the_kernel_lacks(text: str, shape:
         "pack_step": any(config.packs),
         "term_step": config.terms > 0,
         "struct Step": fit.has_memory or bool(config.boxes(problem)),
-        "struct Kept": fit.has_memory,
+        "struct StreamWorkspace": fit.has_memory,
         "ratios": False,
         "kSplitK": config.split_ctas > 1,
     }

@@ -1,6 +1,6 @@
 // bundle.cu: the functions that choose and launch kernels. bundle.h says how to call them.
 //
-// Written by tilewright, file digest 7cf565767539cd78. To write it with kernels that are looked up:
+// Written by tilewright, file digest e06617af51e09735. To write it with kernels that are looked up:
 //   tilewright emit --shape 65x65x65 --shape 128x128x128 --shape 257x257x257 --shape 513x513x513 --shape 1028x1028x1028 --shape 2049x2049x2049 --dtype float --trans nn --arch sm_90a --name bundle --split
 // SPDX-License-Identifier: MIT
 
@@ -523,21 +523,21 @@ int check_workspace(Call& call, const Product& newest)
     return BUNDLE_SUCCESS;
 }
 
-// The workspace that simple calls keep for a stream.
-struct Kept {
+// The workspace of a stream, which simple calls keep.
+struct StreamWorkspace {
     int device;
     unsigned long long stream;
     void* memory;
     Index bytes;
-    Kept* next;
+    StreamWorkspace* next;
 };
-Kept* kept = nullptr;
-std::atomic<bool> kept_in_use{false};
+StreamWorkspace* stream_workspaces = nullptr;
+std::atomic<bool> workspaces_in_use{false};
 
 // A lock that needs no C++ runtime, which programs in C and Fortran do not link.
 struct Lock {
-    Lock() { while (kept_in_use.exchange(true, std::memory_order_acquire)) std::this_thread::yield(); }
-    ~Lock() { kept_in_use.store(false, std::memory_order_release); }
+    Lock() { while (workspaces_in_use.exchange(true, std::memory_order_acquire)) std::this_thread::yield(); }
+    ~Lock() { workspaces_in_use.store(false, std::memory_order_release); }
 };
 
 int run(const Product& newest, const Sizes& sizes, const Sizes& lds, Call call);
@@ -561,13 +561,13 @@ int run_simple(const Product& newest, const Sizes& sizes, const Sizes& lds, Call
     if (error != cudaSuccess) return status_of(error);
 
     const Lock lock;
-    Kept* own = kept;
+    StreamWorkspace* own = stream_workspaces;
     while (own && (own->device != device || own->stream != id)) own = own->next;
     if (!own) {
-        own = static_cast<Kept*>(std::malloc(sizeof(Kept)));
+        own = static_cast<StreamWorkspace*>(std::malloc(sizeof(StreamWorkspace)));
         if (!own) return status_of(cudaErrorMemoryAllocation);
-        *own = {device, id, nullptr, 0, kept};
-        kept = own;
+        *own = {device, id, nullptr, 0, stream_workspaces};
+        stream_workspaces = own;
     }
     if (own->bytes < bytes) {
         void* memory = nullptr;
@@ -576,12 +576,10 @@ int run_simple(const Product& newest, const Sizes& sizes, const Sizes& lds, Call
         const int status = workspace_init(memory, std::size_t(bytes), call.stream);
         if (status != BUNDLE_SUCCESS) return status;
         if (own->memory) error = cudaFreeAsync(own->memory, call.stream);
-        own->memory = memory;
-        own->bytes = bytes;
+        own->memory = memory, own->bytes = bytes;
         if (error != cudaSuccess) return status_of(error);
     }
-    call.workspace = own->memory;
-    call.workspace_bytes = std::size_t(own->bytes);
+    call.workspace = own->memory, call.workspace_bytes = std::size_t(own->bytes);
     return run(newest, sizes, lds, call);  // under the lock: no other thread frees the memory meanwhile
 }
 
@@ -589,11 +587,11 @@ int release()
 {
     const Lock lock;
     cudaError_t error = cudaSuccess;
-    while (kept) {
-        Kept* const first = kept;
+    while (stream_workspaces) {
+        StreamWorkspace* const first = stream_workspaces;
         const cudaError_t freed = first->memory ? cudaFree(first->memory) : cudaSuccess;
         if (error == cudaSuccess) error = freed;
-        kept = first->next;
+        stream_workspaces = first->next;
         std::free(first);
     }
     return status_of(error);
