@@ -148,3 +148,13 @@ def test_the_emitted_launch_does_the_same_where_the_device_can(
     code = dict(emit(Served(Problem.parse("300x200x100"), variant(config), TYPICAL[arch]), "gemm").files)["gemm.cu"]
     rows = re.findall(r"^    (.*),  // shared memory and PDL$", code, re.MULTILINE)
     assert {row.split(", ", 2)[2] for row in rows} == {f"{pdl}, {limited}".lower()}
+
+
+def test_a_bundle_of_two_architectures_launches_by_pdl_where_the_text_waits() -> None:
+    """A kernel of sm_80 may run on a later device, where its text does not wait for the kernel before it."""
+    rows = [Served(Problem.parse("300x200x100"), variant("simt:"), TYPICAL[arch]) for arch in ("sm_80", "sm_90a")]
+    files = dict(emit(rows, "gemm").files)
+    for arch, pdl in (("sm_80", "false"), ("sm_90a", "true")):
+        facts = re.findall(r"^    (.*),  // shared memory and PDL$", files[f"gemm_{arch}.cu"], re.MULTILINE)
+        assert facts
+        assert {row.split(", ")[2] for row in facts} == {pdl}
