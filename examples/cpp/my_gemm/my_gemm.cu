@@ -1,6 +1,6 @@
 // my_gemm.cu: kernels and the functions that launch them. my_gemm.h says how to call them.
 //
-// Written by tilewright, file digest 3e81f191eb547b44. To write it with kernels that are looked up:
+// Written by tilewright, file digest 59be882b3785860e. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name my_gemm --cmake
 // SPDX-License-Identifier: MIT
 
@@ -28,9 +28,9 @@ struct Kernel {
     int split_ctas, persistent_tiles;   // CTAs that share a tile of C; tiles of C that a CTA computes
     unsigned stream_ctas;               // CTAs that share the tiles of the last wave (stream-K)
     bool sums;                          // whether CTAs add up in the workspace
-    const void* preparation;            // kernel that copies operands first
-    bool pads, packs[2];                // whether that pads all to `multiple`, or packs A and B
-    int terms, term_k, term_ctas;       // or splits elements into terms: how many, whole steps of k, CTAs that share k
+    const void* preparation;            // kernel that copies operands first, or null
+    bool pads, packs[2];                // whether it pads all to `multiple`, and whether it packs A and B
+    int terms, term_k, term_ctas;       // terms of an element, multiple that k is rounded up to, CTAs of a cluster
     unsigned box[2][2], swizzle[2];     // rows and columns of A and of B that a TMA copy brings; CUtensorMapSwizzle
     mutable std::atomic<std::uint64_t> ready{0};  // a bit for each device that it is ready on
 };
@@ -163,7 +163,7 @@ const Kernel row = {
     2048, 0, true, false,  // shared memory and PDL
     {1, 1, 1}, {1, 1, 1}, 1, 1, 0, false,  // alignment, multiples; split-K, tiles of a CTA, stream-K
     nullptr,
-    false, {false, false}, 0, 16, 1, {{0, 0}, {0, 0}}, {0, 0},  // what that does, boxes of the TMA
+    false, {false, false}, 0, 16, 1, {{0, 0}, {0, 0}}, {0, 0},  // padding, packing, split terms, boxes of the TMA
 };
 
 }  // namespace my_gemm_impl::tiled_f32_nn_16x16x16_489e88e4
@@ -498,7 +498,7 @@ const Kernel row = {
     8192, 0, true, true,  // shared memory and PDL
     {1, 4, 1}, {1, 1, 1}, 1, 1, 0, false,  // alignment, multiples; split-K, tiles of a CTA, stream-K
     nullptr,
-    false, {false, false}, 0, 16, 1, {{0, 0}, {0, 0}}, {0, 0},  // what that does, boxes of the TMA
+    false, {false, false}, 0, 16, 1, {{0, 0}, {0, 0}}, {0, 0},  // padding, packing, split terms, boxes of the TMA
 };
 
 }  // namespace my_gemm_impl::skinny_f32_nn_4x128x16_1b8415c9
