@@ -74,12 +74,17 @@ def parameters_page() -> str:
         "# Parameters of a config",
         "",
         _WRITTEN,
-        "A config names a family, its tile, and what differs from the family's defaults:",
-        "`simt:128x256x8,thread=16x8,stream_k=1`. A switch is written by its name alone or as `name=1`. Vectors and guards",
-        "follow from the problem and have no parameter. [The glossary](../../CONTRIBUTING.md#glossary) explains the words.",
+        *_listed(
+            "A config names a family, its tile, and what differs from the family's defaults: "
+            "`simt:128x256x8,thread=16x8,stream_k=1`. A switch is written by its name alone or as `name=1`. Vectors "
+            "and guards follow from the problem and have no parameter. "
+            "[The glossary](../../CONTRIBUTING.md#glossary) explains the words."
+        ),
         "",
-        "A config that breaks a rule is never compiled. A name in a rule that is no parameter, such as `least_k`, follows",
-        "from the parameters. Every family keeps these rules:",
+        *_listed(
+            "A config that breaks a rule is never compiled. A name in a rule that is no parameter, such as `least_k`, "
+            "follows from the parameters. Every family keeps these rules:"
+        ),
         "",
         *(f"- {_rule(rule.reason)}" for rule in COMMON),
     ]
