@@ -1,4 +1,4 @@
-"""What the documents tell a reader to do: it is there, and it works."""
+"""The documents tell a reader what to do: it is there, and it works."""
 
 import gzip
 import json
@@ -41,7 +41,7 @@ def outside_code(path: Path) -> str:
 
 
 def anchors(path: Path) -> set[str]:
-    """What a link may name of a document: its headings, in the form that they have on the site and in a checkout."""
+    """Anchors that a link may name in a document: its headings, in the form of the site and of a checkout."""
     headings = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", each) for each in HEADING.findall(outside_code(path)))
     return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
 

@@ -1,4 +1,4 @@
-"""What the library says to bad arguments: which error, naming the argument and its value, before any work."""
+"""The library answers bad arguments: which error, naming the argument and its value, before any work."""
 
 import contextlib
 import re
@@ -36,7 +36,7 @@ windows = np.lib.stride_tricks.sliding_window_view
 
 
 class GpuArray:
-    """What tells a CuPy array of another device, as far as the checks look."""
+    """The attributes of a CuPy array of another device, as far as the checks look."""
 
     dtype = np.dtype(F32)
     _c_contiguous = True

@@ -138,7 +138,7 @@ def _rule(reason: str) -> str:
 
 
 def _meanings(kind: type[enum.Enum]) -> dict[str, str]:
-    """What the source says of each member."""
+    """The meaning of each member, as the source has it."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(definition, ast.ClassDef)
     found = {}
