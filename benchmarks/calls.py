@@ -1,4 +1,4 @@
-"""What a product costs the caller: the processor's time of a call, and many products end to end, on an NVIDIA GPU.
+"""The cost of a product to the caller: the processor's time of a call, and many products end to end, on an NVIDIA GPU.
 
     python benchmarks/calls.py
     python benchmarks/calls.py --races --output calls.json
@@ -123,7 +123,7 @@ def kind_of(config: Config, problem: Problem) -> str:
 
 
 def smallest_of_kinds(device_key: str) -> list[Problem]:
-    """Of each of KINDS the float product with the least work among the records that ship for a device."""
+    """The float product of each of KINDS with the least work among the records that ship for a device."""
     _, shipped = Store(Path("no-such-folder").absolute()).layers()
     plain = [each for each in shipped if each.device == device_key and each.problem.trans == "nn"]
     wanted = [each for each in plain if each.problem.dtype is DType.FLOAT]
@@ -208,7 +208,7 @@ def _raced(how: str, runs: Mapping[Any, Run], each: list[Arrays], names: Mapping
 
 
 def _captured(name: str, run: Run) -> Run:
-    """What CuPy or torch replays of a run."""
+    """The graph of a run that CuPy or torch replays."""
     if name == "torch":
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):

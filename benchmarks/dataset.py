@@ -58,23 +58,24 @@ from tilewright.tuner.tune import tune
 from trials import Outcome, Trials, line_of, looked_up, outcome_of, pack, read, read_chosen, trials_of
 
 TRIALS, GRADED_TRIALS = 100, 60
-"""Of a problem, unless `--trials` says otherwise, and of one that need not be `ieee`, whose kernels take a second to
-compile and whose `ieee` kernels are tried where the same problem is."""
+"""Trials of a problem, unless `--trials` says otherwise, and of one that need not be `ieee`, whose kernels take a
+second to compile and whose `ieee` kernels are tried where the same problem is."""
 POOLED, GUESSED, FAR = 0.7, 0.15, 0.05
-"""Of these such shares are kernels of the pool, the best by the model of the device, and kernels of the pool with any
-decomposition of the work; the others are drawn from what the model puts within NEAR of the best. What the model does
-not believe in has to be measured too: it may be wrong, and the ranking has to know what does not pay."""
+"""Shares of these that are kernels of the pool, the best by the model of the device, and kernels of the pool with any
+decomposition of the work; the others are drawn from what the model puts within NEAR of the best. Kernels that the
+model does not believe in have to be measured too: it may be wrong, and the ranking has to know what does not pay."""
 CHOICES = 12
-"""What a look-up takes first is tried too: without it how good a look-up is can be told for few problems."""
+"""The first choices of a look-up are tried too: without it how good a look-up is can be told for few problems."""
 GUESSES = 6
 """Number of configs that a search would try first by the model: kernels may be among them that came after a problem was
 measured."""
 OF_FAMILY = 3
-"""Of each family, those that a look-up would take first."""
+"""Kernels of each family that a look-up would take first."""
 BESIDE, BESIDE_AT_RANDOM = 16, 4
-"""Of what differs from the best that is known by a parameter or two: the likeliest, and some of the others."""
+"""Variants that differ from the best that is known by a parameter or two: the likeliest, and some of the others."""
 FASTEST, FAR_ELSEWHERE = 10, 2
-"""Of what was measured on another device, with half of the choices and one of each family: few, of many problems."""
+"""Variants that were measured on another device, with half of the choices and one of each family: few, of many
+problems."""
 DECOMPOSITIONS = 2
 """Number of decompositions of each kernel of the pool that are tried, the first by the model."""
 NEAR = 2.5
@@ -86,7 +87,7 @@ STOP_OVER = 2.0
 
 
 def choices(problem: Problem, info: DeviceInfo) -> list[Config]:
-    """What a look-up takes for a problem, and what it would take next; nothing where there is no ranker."""
+    """The choices of a look-up for a problem, in order; nothing where there is no ranker."""
     ranker = ranker_of(problem.dtype, problem.accuracy, info.arch)
     return looked_up(ranker, problem, info) if ranker else []
 
@@ -113,12 +114,12 @@ def listed(problem: Problem, info: DeviceInfo) -> tuple[Config, ...]:
 
 
 def searched(problem: Problem, info: DeviceInfo) -> dict[Config, float]:
-    """The same, the first by the model first."""
+    """The same variants, the first by the model first."""
     return modelled(problem, info, listed(problem, info))
 
 
 def variants(problem: Problem, info: DeviceInfo, trials: int | None = None) -> list[Config]:
-    """What is tried for a problem, likely ones first."""
+    """The variants that are tried for a problem, likely ones first."""
     rng = random.Random(f"{SEED} {problem}")
     trials = trials or (TRIALS if problem.accuracy is Grade.IEEE else GRADED_TRIALS)
     most_pooled, guessed, far = (round(share * trials) for share in (POOLED, GUESSED, FAR))
@@ -151,11 +152,11 @@ class Job:
     problem: Problem
     info: DeviceInfo
     known: Sequence[Config] = ()
-    """What was measured of it, the fastest first."""
+    """The measured variants, the fastest first."""
     elsewhere: bool = False
     """On another device."""
     told: Sequence[Config] | None = None
-    """What a look-up would take, where that was told."""
+    """The choice of a look-up, where that was told."""
     trials: int | None = None
     """Variants at most, as told, of a problem of which nothing was measured."""
 
@@ -221,7 +222,7 @@ SHARE_HELP = "the I-th of every N shapes, as I/N: for a process on each of N GPU
 
 
 def share_of(text: str) -> slice:
-    """What `2/3` takes of a list: every third, from the second on."""
+    """The part of a list that `2/3` takes: every third, from the second on."""
     first, _, every = text.partition("/")
     if not (first.isdecimal() and every.isdecimal() and 1 <= int(first) <= int(every)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a share: write I/N, such as 1/2 or 2/2")

@@ -1,4 +1,4 @@
-"""What an emitted kernel costs where it is used: its functions timed from C++ beside the library's, on an NVIDIA GPU.
+"""The cost of an emitted kernel where it is used: its functions timed from C++ beside the library's, on an NVIDIA GPU.
 
     python benchmarks/emitted.py
     python benchmarks/emitted.py --output emitted.json --arch sm_90a
@@ -42,7 +42,7 @@ SHAPES = (
 PADDED = ("300x200x100", "tiled:32,edge=pad")
 """No tuned kernel pads: one that does, and its shape."""
 RUNS, ROUNDS = 3, 9
-"""Of the self-test, and of a function beside the library's kernel."""
+"""Runs of the self-test, and of a function beside the library's kernel."""
 TIMES = "self_test_us", "eager_us", "single_us", "host_us"
 AT_MOST = {"run over library": 1.03, "eager over kernel, us": 4.0, "host_us": 3.0}
 LINE = re.compile(
@@ -64,7 +64,7 @@ METHOD = (
 
 
 def kinds_of(config: Config, problem: Problem) -> list[str]:
-    """What a kernel has beside its tiles."""
+    """Parameters of a kernel beside its tiles."""
     found = {"split_k": config.split.mode is Mode.SPLIT_K, "stream_k": config.split.mode is Mode.STREAM_K}
     found |= {"cluster": config.clustered, "persistent": config.split.mode is Mode.PERSISTENT}
     found |= {"pack": any(config.packs), "tma": bool(config.boxes(problem)), "pad": config.edge_of(problem) is Edge.PAD}
@@ -85,7 +85,7 @@ def kernels(info: DeviceInfo) -> list[Served]:
 
 
 def parsed(text: str) -> list[dict[str, Any]]:
-    """What the self-test says, a row a kernel. Raises ValueError where one is wrong."""
+    """The results of the self-test, a row a kernel. Raises ValueError where one is wrong."""
     rows = []
     for match in LINE.finditer(text):
         if match["right"] == "WRONG":
@@ -111,7 +111,7 @@ class Built:
         self._library = ctypes.CDLL(shared)
 
     def run(self, checks: bool) -> str:
-        """What the self-test prints. Raises SystemExit where it fails."""
+        """The output of the self-test. Raises SystemExit where it fails."""
         command = [self.program, *(() if checks else ("--no-checks",))]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode:

@@ -65,14 +65,14 @@ GUESSED = 750
 """Rows, those that the model of the device puts first, of which it is expected how they do where that was not
 measured."""
 GOOD, OFTEN = 1.05, 6
-"""Of kernels that came so near the best of a problem, and were measured for so many: of what was measured once and was
-good the trees expect too much elsewhere."""
+"""A portfolio has kernels that came so near the best of a problem, and were measured for so many: the trees expect
+too much elsewhere of a kernel that was measured once and was good."""
 LEAST_GAIN = 1e-3
-"""What a kernel has to bring all problems nearer to their best in the mean."""
+"""A kernel has to bring all problems nearer to their best in the mean."""
 RANKING = 1800, 6, 0.1
 """Trees, depth and rate of what ranks the kernels of a problem: only what it says of one beside another counts."""
 LEVEL = 200, 4, 0.1
-"""The same of what says how long a choice takes."""
+"""The same settings of the trees that say how long a choice takes."""
 CHOSEN = 0.15
 """It learns from variants whose times are up to so much over the best, as logarithms."""
 HOPELESS = 2.0
@@ -83,14 +83,14 @@ FOLDS = 9
 LEFT_OUT = 3
 """Choices for a problem that was left out, where they are written."""
 UNSURE = 1.05
-"""What was not measured counts as so many times what the trees say."""
+"""A variant that was not measured counts as so many times the trees' estimate."""
 RANDOM, LARGEST, EARLY, SELDOM = 4000, 1 << 14, 32, 2
 """Number of random problems, their most rows, columns and steps of k, and the numbers that say which decompositions of
 the work pay: those among the first 32 of two problems on each device."""
 CORRECTED, STEEP, SELDOM_FIRST = 1000, 24.0, 1.0
-"""So many of them say how far the model of the device is off for each kernel, where one that takes e times the best
-counts exp(-24). Each counts once more as if the model were right: a kernel that is hardly ever near the best is hardly
-corrected."""
+"""This number of problems says how far the model of the device is off for each kernel, where one that takes e times the
+best counts exp(-24). Each counts once more as if the model were right: a kernel that is hardly ever near the best is
+hardly corrected."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,12 +104,12 @@ class Tuned:
     """Each as a portfolio has it."""
     us: Floats
     best_us: float
-    """Of all trials, those that are left out here included."""
+    """The least time of all trials, those that are left out here included."""
     features: NDArray[np.float32]
 
     @classmethod
     def of(cls, trials: Trials) -> "Tuned":
-        """Those that worked, but for copies by TMA, which a portfolio cannot have: its kernels serve any alignment."""
+        """The trials that worked, but for copies by TMA, which no portfolio has: its kernels serve any alignment."""
         problem, info, times = trials.problem, KNOWN[trials.device_key], trials.times
         right = {config: us for config, us in times.items() if not config.boxes(problem)}
         table = FeatureTable(tuple(right), problem.dtype, info)
@@ -125,7 +125,7 @@ class Tuned:
 
     @property
     def weight(self) -> Floats:
-        """What each counts: the less the slower it is, and all together 1."""
+        """The weight of each: the less the slower it is, and all together 1."""
         counts = np.exp(-FALL * self.target)
         found: Floats = counts / counts.sum()
         return found

@@ -1,4 +1,4 @@
-"""What a call costs apart from the driver: the processor's time with a driver that returns at once, in C and in Python.
+"""Cost of a call apart from the driver: the processor's time with a driver that returns at once, in C and in Python.
 
     python benchmarks/launcher.py
 
@@ -51,7 +51,7 @@ PRODUCTS = {
         "simt:128x256x16,thread=16x8,lanes_m=4,order=rows,pack_a,pack_b,interleave=2,shared",
     ),
 }  # fmt: skip
-"""What records of these kinds hold for an H200."""
+"""The configs that records of these kinds hold for an H200."""
 EMPTY = "int cuLaunchKernelEx(const void *how, void *function, void **arguments, void **more) { return 0; }"
 
 

@@ -29,7 +29,7 @@ INFO = KNOWN["nvidia-h200"]
 SHAPES = 50
 KERNELS, IEEE_KERNELS = 96, 24
 UNTOLD = {"raster": (1, 8), "ordered": (False, True), "evict_first": (False,)}
-"""What the model does not tell apart: the values that are tried of each."""
+"""Parameters that the model does not tell apart: the values that are tried of each."""
 FAR = 0.7
 """Logarithm of a slowdown from which on a kernel is no choice for a shape."""
 

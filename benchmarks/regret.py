@@ -46,7 +46,7 @@ RANKERS = Path(__file__).parent.parent / "configs" / "ranker"
 PAGE = "README.md"
 RESULTS = Path(__file__).parent / "results"
 HELD_OUT = RESULTS / "held-out"
-"""The same for each type, with the shapes that were left out of its fit."""
+"""Folder of a ranker for each type, with the shapes that were left out of its fit."""
 LIMITS = RESULTS / "regret.json"
 """Figures by name; those of a run must not be worse."""
 FIRST, FIRST_MEASURED = "first choice, where measured", "first measured choice"
@@ -155,8 +155,8 @@ def page(found: Mapping[str, Figures]) -> str:
     lines += [f"- `{name}` on {key}: {regret:.3f}" for name, key, regret in regrets]
     lines += [
         "",
-        "The same by the code of the checkout, for one part of the shapes. A ranker that is `held out` does not know",
-        "them; what ships does ([regret.py](../../benchmarks/regret.py)).",
+        "These figures are by the code of the checkout, for one part of the shapes. A ranker that is `held out` does",
+        "not know them; what ships does ([regret.py](../../benchmarks/regret.py)).",
         "",
         "| ranker and choice | problems | mean | p90 | worst |",
         "| --- | ---: | ---: | ---: | ---: |",

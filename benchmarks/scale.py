@@ -58,7 +58,7 @@ WORKERS_A_PROCESS = 64
 ROUNDS = 4
 """Problems for each worker."""
 SECONDS = 15.0
-"""Of each problem, as --seconds says in a tuning."""
+"""Seconds of each problem, as --seconds says in a tuning."""
 SAMPLES = Measurement((10.0, 10.1, 9.9) * 4, 10.0, 0.1)
 SHAPES = [f"{m}x{n}x{k}" for m in (256, 512, 1024, 2048) for n in (192, 768, 2048) for k in (256, 1024)]
 """The problems that GPUs tune, in float."""
@@ -91,7 +91,7 @@ def result_of(problem: Problem, trials: int, seconds: float) -> Result:
 
 
 def simulated(recording: Recording, pace: float) -> Any:
-    """What stands for `tune` in a simulated worker."""
+    """The function that stands for `tune` in a simulated worker."""
     points = [point for point, entry in recording.entries.items() if entry.status != "pruned"]
     variants = {point: str(config_of(recording.values(point))) for point in points}
 
@@ -212,7 +212,7 @@ def on_gpus(gpus: int) -> dict[str, Any]:
 
 
 def with_kills(gpus: int, kills: int, before: dict[str, Any]) -> list[dict[str, Any]]:
-    """The same on all GPUs, so often, while a worker is killed at a random moment."""
+    """The list on all GPUs, several times, while a worker is killed at a random moment."""
     chance, cores, rows = random.Random(27), processors(), []
     plain_s, winners = before["runs"][-1]["seconds"], before["winners_us"]
     for _ in range(kills):

@@ -51,7 +51,7 @@ class Case:
     name: str
     """File name without endings."""
     recording: Recording
-    """What was recorded."""
+    """The recorded trials."""
     space: Space
     """Its points."""
     plain: Path
@@ -193,7 +193,7 @@ def load(path: Path, folder: Path) -> Case:
 
 
 def versions() -> dict[str, str]:
-    """What was compared, and on what it ran."""
+    """Versions of the methods that were compared, and the machine."""
     found = {"python": platform.python_version()}
     for package in ("tilewright", "optuna", "numpy", "scipy", "kernel_tuner"):
         with contextlib.suppress(metadata.PackageNotFoundError):

@@ -18,7 +18,7 @@ DEEPBENCH = (
     "5124x700x2560 35x700x2560 35x1500x2048 5124x1500x2560 7680x1x2560 7680x2x2560 7680x4x2560 3072x1x1024 3072x4x1024 "
     "7680x1500x2560 6144x4x2048 512x1500x2816 1024x700x512 512x6000x2048 1024x6000x2816 512x16x512 1024x16x500000"
 ).split()
-"""Of the list of products that DeepBench publishes for training and inference."""
+"""Shapes of the list of products that DeepBench publishes for training and inference."""
 
 
 def problems(accuracy: Grade = Grade.IEEE) -> list[Problem]:

@@ -62,7 +62,7 @@ class Trials:
         return tuple(sorted(self.outcomes, key=lambda config: times.get(config, math.inf)))
 
     def with_more(self, more: "Trials") -> "Trials":
-        """The same with what was measured later, whose times are scaled by those of the variants measured both times,
+        """The trials with those measured later, whose times are scaled by those of the variants measured both times,
         where these are many: GPUs of one kind differ, but two times of one variant often by more."""
         before, after = self.times, more.times
         ratios = [us / after[config] for config, us in before.items() if config in after]
@@ -75,7 +75,7 @@ class Trials:
 
     @property
     def recording(self) -> Recording:
-        """The same as tuners read it."""
+        """The problem as tuners read it."""
         entries = {
             config: Entry(us.value) if isinstance(us, Status) else Entry("ok", us, (us,))
             for config, us in self.outcomes.items()

@@ -10,12 +10,12 @@
 shape of the data set or of one with a record that ships, whatever the order of its sizes; the first 30 are tuned. A run
 goes on with the file that it finds and ends when the next shape would take it past `--seconds`; each shape is written
 when it is done, and where a part fails, as `failed`, why. With several GPUs, a process for each takes its `--share` of
-the shapes and writes the same file. What is known of a shape is timed side by side, in rounds, on rotated inputs: each
-part times it anew, all that was found before included, so that the times of a row are of one contest. First use and
-tuning begin with an empty store, first use with an empty compile cache as well. The file belongs to one ranker: it has
-to be begun again after another one was fitted. With `--found` what tuning found in an earlier file is timed anew with
-the rest, which tells in a third of the time how good another fit is. Times above are those of an H200 with 16
-processors.
+the shapes and writes the same file. All kernels that are known of a shape are timed side by side, in rounds, on rotated
+inputs: each part times it anew, all that was found before included, so that the times of a row are of one contest.
+First use and tuning begin with an empty store, first use with an empty compile cache as well. The file belongs to one
+ranker: it has to be begun again after another one was fitted. With `--found` what tuning found in an earlier file is
+timed anew with the rest, which tells in a third of the time how good another fit is. Times above are those of an H200
+with 16 processors.
 """
 
 import argparse
@@ -123,7 +123,7 @@ class Results:
         return found
 
     def take_tuned(self, path: Path) -> None:
-        """What tuning found by another file, to be timed anew, and that it is from there."""
+        """The winner of tuning by another file, to be timed anew, and the note that it is from there."""
         other: Row = json.loads(path.read_text())
         for key in ("seed", "device"):
             if other[key] != self.document[key]:
@@ -137,7 +137,7 @@ class Results:
 
     @staticmethod
     def problem_of(row: Row) -> Problem:
-        """What a row is of."""
+        """The shape of a row."""
         return Problem.parse(f"{row['m']}x{row['n']}x{row['k']}", row["dtype"], row["trans"])
 
     def _read(self) -> dict[Problem, Row]:
@@ -159,7 +159,7 @@ def ranker_digest() -> str:
 
 
 def head_of(device: Device, **more: Any) -> Row:
-    """What a file says of where and when it was measured."""
+    """The place and time of measurement, as a file says them."""
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     told: Row = {"device": device.info.key, "date": date, "seed": SEED, "ranker": ranker_digest()}
     return told | {"versions": dict(setting(device).versions)} | more
@@ -193,7 +193,7 @@ def measure_row(device: Device, problem: Problem, row: Row, seconds: float) -> N
 
 
 def first_used(device: Device, problem: Problem) -> Row:
-    """What first use keeps, and the seconds until the kernel is ready."""
+    """The winner of first use, and the seconds until the kernel is ready."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as empty:  # a late compiler may still write there
         before = os.environ.get(CACHE_VARIABLE)
         os.environ[CACHE_VARIABLE] = f"{empty}/cache"
@@ -210,7 +210,7 @@ def first_used(device: Device, problem: Problem) -> Row:
 
 
 def tuned(device: Device, problem: Problem, effort: str, seconds: float | None, seed: int = 0) -> Row:
-    """What tuning finds, from an empty store."""
+    """The winner of tuning, from an empty store."""
     with tempfile.TemporaryDirectory() as empty:
         found = tune(problem, device=device.info.selector, effort=effort, seconds=seconds, store=empty, seed=seed)
     return {"tuned": str(found.best.config), "tune_s": found.seconds, "tune_trials": found.trials}
@@ -245,7 +245,7 @@ def spread_of(ratios: Iterable[float]) -> Row:
 
 
 def summary_of(rows: Sequence[Row]) -> Row:
-    """What predictions are judged by; ratios over cuBLAS are its time over ours, so that the least is the worst."""
+    """The figures that judge predictions; ratios over cuBLAS are its time over ours, so that the least is the worst."""
 
     def ratios(over: str, under: str, dtype: str = "") -> list[float]:
         of = [row for row in rows if dtype in ("", row["dtype"]) and row.get(over) and row.get(under)]
@@ -273,7 +273,7 @@ def summary_of(rows: Sequence[Row]) -> Row:
 
 
 def steps_of(results: Results, device: Device, options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], None]]]:
-    """What is left to do of a part."""
+    """The shapes of a part that are left to do."""
     some = results.problems[: options.tuned]
     done_by = {"predict": "predicted_us", "first-use": "first_use_us", "tune": "tuned_us"}[options.part]
     for problem, row in results.own.items():

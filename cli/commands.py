@@ -255,7 +255,7 @@ def json_output(text: str) -> Decorator:
 @click.option(
     "--keep", type=number(int, 1, 64), metavar="N", default=5,
     help="Number of contenders in the final duel; as many less one join that are within 2% of the fastest.",
-)
+)  # fmt: skip
 @click.option("--replace", is_flag=True, help="Keep the winner even where the stored record is faster.")
 @click.option(
     "--isolation/--no-isolation", default=True, help="Try variants in other processes, which may crash or hang."

@@ -81,9 +81,7 @@ class TuneShown(Shown, Progress):
         self._best: Record | None = None
         self._budget = Budget(1, 1.0)
 
-    def started(
-        self, problem: Problem, device: DeviceInfo, variants: int | None, budget: Budget, resumed: int
-    ) -> None:
+    def started(self, problem: Problem, device: DeviceInfo, variants: int | None, budget: Budget, resumed: int) -> None:
         """The opening line."""
         self._budget, self.begun_s = budget, time.monotonic()
         self.done, self.total = resumed, budget.trials if variants is None else min(budget.trials, variants)

@@ -82,7 +82,7 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_headers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What every kernel includes is read by the compiler once; processes that tests start read it as ever.
+    """The compiler reads the headers of every kernel once; processes that tests start read it as ever.
 
     With `-m fast` no compiler is started. Kernels that a test has compiled together are found by `prepare`.
     """

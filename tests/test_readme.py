@@ -1,4 +1,4 @@
-"""What the documents tell a reader to do: it is there, and it works."""
+"""The documents tell a reader what to do: it is there, and it works."""
 
 import gzip
 import json
@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -40,7 +41,7 @@ def outside_code(path: Path) -> str:
 
 
 def anchors(path: Path) -> set[str]:
-    """What a link may name of a document: its headings, in the form that they have on the site and in a checkout."""
+    """Anchors that a link may name in a document: its headings, in the form of the site and of a checkout."""
     headings = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", each) for each in HEADING.findall(outside_code(path)))
     return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
 
@@ -116,6 +117,49 @@ def test_outputs_in_the_documents_are_those_of_today(path: str, begin: str, comm
     )
     printed = [line.rstrip() for line in (done.stdout + done.stderr).splitlines()]
     assert [line for line in lines if line not in printed] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "begin"), [("docs/architecture.md", "dmma:64x64x16 -> "), ("docs/reference/python.md", "inner dimensions")]
+)
+def test_lines_that_python_prints_in_the_documents_are_those_of_today(path: str, begin: str, tmp_path: Path) -> None:
+    found = [(match[1], match[2] or match[3]) for match in FENCE.finditer((ROOT / path).read_text())]
+    ((code, shown),) = (
+        (before, text)
+        for (language, before), (_, text) in pairwise(found)
+        if language == "python" and text.startswith(begin)
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == shown
+
+
+def test_the_first_steps_print_what_the_page_shows(tmp_path: Path) -> None:
+    """Times and names of processors differ, and so do winners; the lines around them are the same."""
+    page = ROOT / "docs" / "five-minutes.md"
+    assert {"tilewright devices", "tune --shape 64x48x32 --effort quick", "tilewright show"} <= {*shell_lines(page)}
+    shown = [line for block in blocks(page, "text") for line in block.splitlines()]
+    printed = []
+    for command in ("devices", "tune --shape 64x48x32 --effort quick --trials 4", "show"):
+        done = subprocess.run(
+            [sys.executable, "-m", "tilewright", *command.split()],
+            cwd=tmp_path,
+            env={**os.environ, "COLUMNS": "80", "CUDA_VISIBLE_DEVICES": ""},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        printed += [line.rstrip() for line in (done.stdout + done.stderr).splitlines()]
+
+    def form(line: str) -> str:
+        line = re.sub(r"host(?: [^:]*|-\S*)(?=[:,])", "HOST", line)
+        return re.sub(r"\d[\d,.]*", "#", line).partition("; best:")[0]
+
+    begun = ("device  arch", "on the processor", "64x48x32 float nn on", "1/", "timing the best", "host-", "shipped")
+    for begin in begun:
+        (there,) = (form(line) for line in shown if line.startswith(begin))
+        assert there in {form(line) for line in printed}, printed
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name)

@@ -62,9 +62,7 @@ class Watched(Progress):
     def __init__(self, told: Progress, interrupted: list[int]) -> None:
         self._told, self._interrupted = told, interrupted
 
-    def started(
-        self, problem: Problem, device: DeviceInfo, variants: int | None, budget: Budget, resumed: int
-    ) -> None:
+    def started(self, problem: Problem, device: DeviceInfo, variants: int | None, budget: Budget, resumed: int) -> None:
         with self._heard():
             self._told.started(problem, device, variants, budget, resumed)
 

@@ -81,9 +81,7 @@ class Result:
 class Progress:
     """Told what happens while a run goes on. This one says nothing."""
 
-    def started(
-        self, problem: Problem, device: DeviceInfo, variants: int | None, budget: Budget, resumed: int
-    ) -> None:
+    def started(self, problem: Problem, device: DeviceInfo, variants: int | None, budget: Budget, resumed: int) -> None:
         """Called once before the first variant, with the number of variants where they are listed."""
 
     def resumed(self, problem: Problem, device: DeviceInfo, config: Config, entry: Entry) -> None:

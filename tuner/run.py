@@ -55,9 +55,7 @@ class Run:
         """Variants that earlier runs tried."""
         return len(self.plan.earlier)
 
-    def explore(
-        self, evaluator: Evaluator, deadline: float, patience: float, interrupted: Sequence[int] = ()
-    ) -> str:
+    def explore(self, evaluator: Evaluator, deadline: float, patience: float, interrupted: Sequence[int] = ()) -> str:
         """Ask, try and tell until a limit; returns what ended it. The plan's first ones are waited for, at most for
         `patience` seconds beyond the deadline, and a number among `interrupted` asks for the end."""
         plan, begun = self.plan, set[Config]()

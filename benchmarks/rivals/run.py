@@ -6,7 +6,7 @@
 For each size and accuracy: SGEMM; ours and the long product of halves (fp16x3) or bfloat16s (bf16x6), each with all
 that it needs and as the product alone, of terms that were made beforehand; and the Triton kernel alone. All meet in
 the same rounds, in shuffled order. Products alone run on one set of operands, whole ones on operands that rotate past
-the cache. What cannot run is a printed line. Needs CuPy; torch and Triton for the Triton kernels.
+the cache. A rival that cannot run is a printed line. Needs CuPy; torch and Triton for the Triton kernels.
 """
 
 import argparse
@@ -47,7 +47,7 @@ VARIANTS = {
         "wgmma:128x64x64,scheme=bf16x6,stages=3",
     ),
 }  # fmt: skip
-"""What ours is the fastest of, whole and alone each for itself."""
+"""The variants of which ours is the fastest, whole and alone each for itself."""
 SGEMM, OURS, LONG, TRITON, AGAIN = "SGEMM", "ours", "long product", "Triton", "ours again"
 ALONE = ", alone"
 METHOD = (
@@ -78,7 +78,7 @@ class Data:
         return Operand(pointer, *array.shape, array.shape[1], False, array)
 
     def errors(self, device: Device, launch: Launch) -> tuple[float, float]:
-        """Of a contender, elementwise and normwise in units of u. Raises what launching does."""
+        """Errors of a contender, elementwise and normwise in units of u. Raises what launching does."""
         self.c[...] = np.nan
         launch(*self.operands, 1.0, 0.0)
         device.synchronize()
@@ -110,7 +110,7 @@ def product_of(kernel: Kernel, data: Data) -> Callable[[], None]:
 def contenders(
     device: Device, size: int, grade: Grade, variants: Sequence[str], data: Data, timer: Timer, failed: list[str]
 ) -> Contest:
-    """Those that run, the fastest of our variants among them; what does not is added to `failed` and printed."""
+    """The contenders that run, the fastest of our variants among them; others are added to `failed` and printed."""
     problem, found = Problem(size, size, size, accuracy=grade), Contest()
 
     def enter(name: str, build: Callable[[], Launch], words: str = "") -> None:
@@ -209,7 +209,7 @@ def errors_of(device: Device, data: Data, name: str, grade: Grade, lined_up: dic
 
 
 def versions(device: Device) -> dict[str, str]:
-    """Of all that a time depends on."""
+    """Versions of all that a time depends on."""
     known = dict(versions_of(device.info, device.compiler)) | {"vendor": device.vendor_name}
     for name in ("torch", "triton", device.xp.__name__):
         try:

@@ -208,8 +208,7 @@ _FIT_RULES = (
     FitRule(
         "TMA copies rows that are aligned to 16 bytes",
         lambda problem, config, fit: (
-            config.pipeline.load is not Load.TMA
-            or min(fit.vec_a, fit.vec_b) * problem.dtype.size_bytes == WIDE_BYTES
+            config.pipeline.load is not Load.TMA or min(fit.vec_a, fit.vec_b) * problem.dtype.size_bytes == WIDE_BYTES
         ),
     ),
     REGISTERS_FIT,

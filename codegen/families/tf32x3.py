@@ -71,9 +71,7 @@ _FIT_RULES = (
     FitRule(
         "a lane stores the two neighbours that it holds of a row of C at a time, or as many of its {c.tile.lane_n} as "
         "pass through shared memory",
-        lambda problem, config, fit: (
-            fit.vec_c <= 2 or (config.epilogue.shared and config.tile.lane_n % fit.vec_c == 0)
-        ),
+        lambda problem, config, fit: fit.vec_c <= 2 or (config.epilogue.shared and config.tile.lane_n % fit.vec_c == 0),
     ),
 )
 

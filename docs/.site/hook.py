@@ -47,7 +47,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the files outside docs/ that pages link to, and those that these link to in turn."""
     for file in [each for each in files if each.is_documentation_page()]:
         _add_linked(_in_checkout(file.src_uri, config), files, config)
-    _add("CHANGELOG.md", files, config)
+    for page in ("CHANGELOG.md", "CONTRIBUTING.md"):
+        _add(page, files, config)
     for uri, page in _reports(config).items():
         files.append(File.generated(config, uri, abs_src_path=str(page)))
     return files

@@ -1,4 +1,4 @@
-"""What the command line says to bad input and to failures: one line and the right exit status."""
+"""The command line answers bad input and failures: one line and the right exit status."""
 
 import errno
 import json

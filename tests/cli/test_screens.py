@@ -1,4 +1,4 @@
-"""What `tune` and `bench` print at 80 and 120 columns, from results made up here."""
+"""The output of `tune` and `bench` at 80 and 120 columns, from results made up here."""
 
 import json
 import re
@@ -219,7 +219,7 @@ class TestTune:
 
 
 def test_each_result_of_a_list_is_put_into_words_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of thousands, the file is whole after each."""
+    """After each of thousands of trials the file is whole."""
     worded = []
 
     def noted(one: Result) -> dict[str, Any]:
@@ -376,7 +376,7 @@ class TestBench:
 
 
 class TestTables:
-    """What every screen is made of."""
+    """The results that every screen is made of."""
 
     def test_where_there_is_no_room_lines_are_long_and_whole(self) -> None:
         head, row = table([Column("us", ["123,456.7"]), Column("x", ["1.234"], 1)], 5)

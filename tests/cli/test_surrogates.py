@@ -25,7 +25,7 @@ SHAPE = ("--shape", PROBLEM.shape)
 
 
 def marked(value: Any) -> Any:
-    """The same with half a pair behind every word that may be anything."""
+    """The arguments with half a pair behind every word that may be anything."""
     if isinstance(value, dict):
         fixed = "dtype", "trans", "status", "accuracy", "arch", "used"
         return {key: each if key in fixed else marked(each) for key, each in value.items()}

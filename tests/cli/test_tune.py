@@ -26,7 +26,7 @@ HOST = choose("host").info.key
 
 
 def spawned(*arguments: str, **options: Any) -> "subprocess.Popen[str]":
-    """The same in a process of its own."""
+    """The command in a process of its own."""
     command = [sys.executable, "-u", "-m", "tilewright", *arguments]
     return subprocess.Popen(command, text=True, stdin=subprocess.DEVNULL, **options)
 
@@ -169,7 +169,7 @@ class TestTune:
 
 
 class TestHelp:
-    """What a user finds out by asking."""
+    """The answers that a user gets by asking."""
 
     def test_devices_with_their_limits(self, run: Run) -> None:
         ran = run("devices")

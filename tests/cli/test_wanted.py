@@ -51,7 +51,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 
 class TestProblems:
-    """What is asked for, and in which order."""
+    """The shapes that are asked for, and their order."""
 
     def test_ranges_include_both_ends_and_are_combined(self) -> None:
         sizes = values.sizes

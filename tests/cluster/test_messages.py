@@ -1,4 +1,4 @@
-"""What a worker says is read as strictly as a record that is stored."""
+"""A message of a worker is read as strictly as a record that is stored."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What families of block tiles share."""
+"""The mechanisms that families of block tiles share."""
 
 import pytest
 from targets import TYPICAL

@@ -193,7 +193,7 @@ PREPARED = {
 
 
 def all_programs() -> dict[str, Program]:
-    """What this file runs; one text is compiled for all."""
+    """The kernels that this file runs; one text is compiled for all."""
 
     def renamed(main: str, name: str) -> str:
         return re.sub(r"\bGEMM", name.upper(), re.sub(r"\bgemm", name, main))

@@ -112,7 +112,7 @@ FAULTS = {
 
 
 SANITIZED = "no room for partial tiles", "alignment not looked at"
-"""What a GPU would tell by itself, or memcheck."""
+"""Checks that a GPU would make by itself, or memcheck."""
 SANITIZERS = "-fsanitize=address,alignment", "-fno-sanitize-recover=all"
 
 

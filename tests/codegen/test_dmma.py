@@ -97,11 +97,11 @@ BEST = (
     "64x32x32,warp=32x32,stages=4,slices=4,split_k=4,shared=1",
     "64x64x32,warp=32x32,stages=4,slices=2,fragments=double,split_k=8",
 )
-"""What large and middle sizes are expected to need: these must be compiled for each target besides a sample."""
+"""Configs that large and middle sizes are expected to need: these must be compiled for each target besides a sample."""
 
 
 def of(shape: str, target: str = "sm_90a", trans: str = "nn", **values: Any) -> list[Any]:
-    """What a search tries for a problem."""
+    """The configs that a search tries for a problem."""
     return tried(Problem.parse(shape, "double", trans), target, "dmma", **values)
 
 

@@ -105,7 +105,7 @@ def test_text_has_one_banner_and_nothing_that_the_kernel_lacks(text: str, shape:
         assert len(re.findall(r"Written by tilewright|To write it again", code)) == 2
         (written,) = re.findall(r'--config\s+(?://\s+)?"([^"]*)"', code)
         assert parse(written) == config
-        # What the preprocessor defines, other files would see.
+        # Other files would see a macro that is defined.
         defined = ["TILEWRIGHT_GEMM_H", "GEMM_VERSION"] if name.endswith(".h") else []
         assert re.findall(r"#define (\w+)", code) == defined
     kernel = re.sub(r"//.*", "", dict(files)["gemm.cu"])

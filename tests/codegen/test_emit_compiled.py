@@ -107,7 +107,7 @@ def test_every_family_and_edge_compiles_without_a_warning(tmp_path: Path) -> Non
 @pytest.mark.slow
 @needs_nvcc
 def test_every_kernel_alone_compiles_without_a_warning(tmp_path: Path) -> None:
-    """What one kernel does not need is left out of its launcher: nothing is missing then, and nothing is unused."""
+    """The launcher of one kernel has only what it needs: nothing is missing then, and nothing is unused."""
     files = []
     for number, (text, shape) in enumerate([*KERNELS, (TMA["nn"], WHOLE)]):
         dtype = "double" if text.startswith("dmma") else "float"
@@ -209,7 +209,7 @@ def test_a_bundle_is_a_package_that_others_find(tmp_path: Path) -> None:
 
 
 def own_arch() -> str:
-    """Of the GPU at hand: nvcc's `native` is sm_90 where wgmma needs sm_90a."""
+    """The architecture of the GPU at hand: nvcc's `native` is sm_90 where wgmma needs sm_90a."""
     return choose("cuda").info.arch.name
 
 

@@ -1,4 +1,4 @@
-"""What may import what, and that importing does nothing."""
+"""Which folders may import which others, and that importing does nothing."""
 
 import ast
 import re

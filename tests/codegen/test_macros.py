@@ -47,7 +47,7 @@ USED_BY_EMITTED = "".join(
 )
 """Files of the system that the emitted ones include, read before the macros: what those do to them is not ours."""
 OURS = frozenset({"TILEWRIGHT_HOST"})
-"""What a kernel's text asks of the preprocessor; all else of that kind begins with an underscore."""
+"""The macros that a kernel's text asks of the preprocessor; all else of that kind begins with an underscore."""
 IN_SMALL_LETTERS = "near|far|small|interface|huge|pascal|cdecl|boolean|hyper|unix|linux|major|minor"
 """Macros of windows.h and of the C library that are no names in capitals."""
 

@@ -1,4 +1,4 @@
-"""What is asked: shapes, dtypes and layouts, and what bad ones get."""
+"""Problems: shapes, dtypes and layouts, and the errors that bad ones get."""
 
 import re
 from typing import Any

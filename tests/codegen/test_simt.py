@@ -108,7 +108,7 @@ ENDINGS = (
 
 
 def of(shape: str, dtype: str = "float", trans: str = "nn", target: str = "sm_90a") -> list[Any]:
-    """What a search tries for a problem."""
+    """The configs that a search tries for a problem."""
     return tried(Problem.parse(shape, dtype, trans), target)
 
 

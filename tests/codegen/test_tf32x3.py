@@ -79,7 +79,7 @@ def test_resources_and_text() -> None:
 def of(
     shape: str, target: str = "sm_90a", trans: str = "nn", accuracy: str = "elementwise", **values: Any
 ) -> list[Any]:
-    """What a search tries for a problem."""
+    """The configs that a search tries for a problem."""
     return tried(Problem.parse(shape, "float", trans, accuracy), target, "tf32x3", **values)
 
 
@@ -105,7 +105,7 @@ BEST = (
     "32x64x64,slices=4,promote=16,stages=5",
     "32x64x64,slices=4,promote=16,stages=5,split_k=4",
 )
-"""What is expected to be fast: these are compiled besides a sample."""
+"""Configs that are expected to be fast: these are compiled besides a sample."""
 
 
 def sample() -> list[Row]:

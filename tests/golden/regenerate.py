@@ -1,4 +1,7 @@
-"""Write the golden files again: `python tests/golden/regenerate.py`. Read the difference before committing."""
+"""Write the golden files and the generated pages of docs/reference again: `python tests/golden/regenerate.py`.
+
+Read the difference before committing.
+"""
 
 import sys
 from pathlib import Path
@@ -105,12 +108,24 @@ def main() -> None:
         if not path.exists() or path.read_bytes() != text.encode():
             print("write ", name)
             path.write_bytes(text.encode())
+    sys.path.append(str(ROOT / "tests" / "support"))
+    write_pages()
     write_look_ups()
+
+
+def write_pages() -> None:
+    """Write the pages of the reference that changed."""
+    from pages import reference_pages
+
+    for name, text in reference_pages().items():
+        path = ROOT / name
+        if not path.exists() or path.read_text() != text:
+            print("write ", name)
+            path.write_text(text)
 
 
 def write_look_ups() -> None:
     """Write the golden look-ups where more than noise changed, with a summary."""
-    sys.path.append(str(ROOT / "tests" / "support"))
     from look_ups import GOLDEN, LookUps, changes, look_ups
 
     path, current = ROOT / GOLDEN, look_ups()

@@ -1,4 +1,4 @@
-"""What the library says to bad arguments: which error, naming the argument and its value, before any work."""
+"""The library answers bad arguments: which error, naming the argument and its value, before any work."""
 
 import contextlib
 import re
@@ -36,7 +36,7 @@ windows = np.lib.stride_tricks.sliding_window_view
 
 
 class GpuArray:
-    """What tells a CuPy array of another device, as far as the checks look."""
+    """The attributes of a CuPy array of another device, as far as the checks look."""
 
     dtype = np.dtype(F32)
     _c_contiguous = True
@@ -82,6 +82,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 Case = tuple[Any, Any, dict[str, Any], type[Exception], str]
+# fmt: off
 SHAPES: dict[str, Case] = {
     "inner dimensions": (A, np.ones((7, 5), F32), {}, ShapeError, "inner dimensions differ: a is 4x6, b is 7x5"),
     "one dimension": (A[0], B, {}, ShapeError, "a must be two-dimensional, got shape (6,)"),
@@ -173,8 +174,12 @@ LAYOUTS: dict[str, Case] = {
     "out between rows of b": (A, BOARD[:6, :5], {"out": BOARD[1:8:2, 4:9]}, LayoutError, "out overlaps b"),
     "out is a row of b": (A[:1], BOARD[:6, :5], {"out": BOARD[2:3, 1:6]}, LayoutError, "out overlaps b"),
 }
-CASES = {f"{kind}: {name}": case for kind, cases in zip(("shape", "type", "layout"), (SHAPES, TYPES, LAYOUTS))
-         for name, case in cases.items()}  # fmt: skip
+# fmt: on
+CASES = {
+    f"{kind}: {name}": case
+    for kind, cases in zip(("shape", "type", "layout"), (SHAPES, TYPES, LAYOUTS))
+    for name, case in cases.items()
+}  # fmt: skip
 
 
 @pytest.mark.usefixtures("no_work")

@@ -1,4 +1,4 @@
-"""What every device must do, run by each: the edge grid, exactness, accuracy, repeatability, BLAS's rules."""
+"""Duties of every device, run by each: the edge grid, exactness, accuracy, repeatability, BLAS's rules."""
 
 import itertools
 from collections.abc import Callable, Iterator

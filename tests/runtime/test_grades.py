@@ -33,7 +33,7 @@ def graded(grade: str, problem: Problem = SHAPE) -> Problem:
 
 
 class TestProblem:
-    """What is asked."""
+    """Problems that ask for a grade."""
 
     def test_it_is_ieee_unless_asked_otherwise_and_says_so_only_then(self) -> None:
         assert str(SHAPE) == "48x40x300 float nn"

@@ -1,4 +1,4 @@
-"""What the host device compiles: the emitted text but for the section of instructions, in whose place twins stand."""
+"""The text that the host device compiles: the emitted text but for the section of instructions, which twins replace."""
 
 import re
 import runpy
@@ -34,7 +34,7 @@ DYNAMIC = re.compile(r" *extern __shared__ __align__\((16|1024)\) Elem shared\[\
 
 @cache
 def regenerate() -> dict[str, Any]:
-    """What the script has that writes golden files."""
+    """The names of the script that writes golden files."""
     return runpy.run_path(str(ROOT / "tests" / "golden" / "regenerate.py"))
 
 
@@ -54,7 +54,7 @@ CONFIGS = (
 
 
 def kernels() -> Iterator[KernelSource]:
-    """Those of golden files, of every family at edges of matrices, of further configs, and drawn ones."""
+    """Texts of golden files, of every family at edges of matrices, of further configs, and drawn ones."""
     known: dict[str, tuple[str, str]] = regenerate()["KERNELS"]
     rows = [(parse(text), shape, "nn") for text, shape in known.values()]
     more = [*(pair for family in families() for pair in edges(family)), *((text, WHOLE) for text in CONFIGS)]
@@ -69,14 +69,14 @@ def kernels() -> Iterator[KernelSource]:
 
 @cache
 def sources() -> dict[str, KernelSource]:
-    """Those, each text once, and what prepares operands for any."""
+    """These texts, each once, and those of kernels that prepare operands for any."""
     found = {source.digest: source for source in kernels()}
     first = {each.preparation.digest: each.preparation for each in found.values() if each.preparation}
     return found | first
 
 
 def parts(text: str) -> tuple[str, str, str]:
-    """What comes before the section of instructions of a text, the section, and what comes after. Fails unless there is
+    """The part before the section of instructions of a text, the section, and the part after it. Fails unless there is
     one."""
     assert text.count(BEGIN) == text.count(END) == 1
     before, _, rest = text.partition(BEGIN)
@@ -104,7 +104,7 @@ def test_the_host_compiles_the_emitted_text_but_for_the_section_of_instructions(
         head = f'#line 1 "{source.name}.cu"\n'
         assert unit.startswith(head + before)
         declared, exports = unit.removeprefix(head + before).split("\n" * section.count("\n"), 1)
-        # What follows is the same, byte for byte, but for the line of C++ that no macro makes any.
+        # The rest is the same, byte for byte, but for the line of C++ that no macro makes any.
         assert exports.endswith(")\n")
         lines = exports.split("\n")
         for ours, theirs in zip(after.split("\n"), lines):

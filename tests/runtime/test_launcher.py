@@ -289,7 +289,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Told(Product):
-    """What a product tells the driver and the library of arrays, with the addresses of what it works in by number."""
+    """The calls of a product to the driver and the library of arrays, with addresses of its memory by number."""
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         error: Any = None
@@ -671,7 +671,7 @@ def test_what_is_no_buffer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_vendors_library_is_a_usual_call_too(fake: FakeDriver, language: str) -> None:
-    """Of memory that is there, by a library that multiplies: in C as in Python, with alpha = 0 and captures by ours."""
+    """Products in memory that is there, by a library, in C as in Python; ours serve alpha = 0 and captures."""
     product = Product(fake, "plain")
     gpu, library = product.gpu, FakeCublas()
     gpu.blas = lambda: Cublas(library, 1)  # type: ignore[method-assign]

@@ -162,9 +162,7 @@ class TestEmit:
     """Shapes without a kernel of their own: the store gives it, as `tilewright emit` has it."""
 
     @pytest.mark.parametrize("shape", ["4096", "1000x999x77"])
-    def test_the_command_writes_the_same(
-        self, shape: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_the_command_writes_the_same(self, shape: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         run = caller(capsys)
         words = ("--arch", "sm_90a", "--store", str(tmp_path / "kept"), "--name", "my", "-o", str(tmp_path))
         assert run("emit", "--shape", shape, *words).status == 0

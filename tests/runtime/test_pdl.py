@@ -47,7 +47,7 @@ def test_the_structures_are_those_of_cuda_h() -> None:
 
 
 def _offset(reference: Any) -> int:
-    """What was given to byref() beside the object: a multiple of 64 from 0, as the driver asks."""
+    """The offset that byref() got beside the object: a multiple of 64 from 0, as the driver asks."""
     start = ctypes.cast(reference, ctypes.c_void_p).value
     assert start is not None
     assert start % 64 == 0

@@ -1,4 +1,4 @@
-"""What is kept between calls: plans by layout, kernels by use, memory for streams and graphs; arrays of any kind."""
+"""State between calls: plans by layout, kernels by use, memory for streams and graphs; arrays of any kind."""
 
 import ctypes
 import sys

@@ -27,7 +27,7 @@ SHAPES = ((11, 18, 7), (8, 16, 8), (1, 1, 1))
 """Three by three CTAs with ragged edges, whole tiles, and a single element."""
 BOTH = ("float", "double")
 CPU_LIMIT_S = 2.0
-"""What is not endless takes a twentieth of a second here."""
+"""A program that is not endless takes a twentieth of a second here."""
 
 SHARED = (
     Fault("sum not set", "Elem acc = 0;", "Elem acc;", dtypes=BOTH),

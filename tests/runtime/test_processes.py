@@ -24,7 +24,6 @@ SPLIT = "simt:32x32x16,thread=4x4,split_k=4"
 """The CTA that comes last to a counter adds partial sums up; a product that never ends leaves the counter half-way."""
 
 
-
 def gemm_of(kernel):  # type: ignore[no-untyped-def]
     """A kernel as `load` gives it; programs have this function too."""
     own = OwnKernel(kernel.device, kernel.problem, Found(kernel.config, "default"), lambda found: found)

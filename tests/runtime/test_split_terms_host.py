@@ -367,7 +367,7 @@ WGMMA = {
 
 
 def _faults_of_wgmma(text: str) -> dict[str, tuple[str, str]]:
-    """Those whose line the config has, and a tile of which shows them."""
+    """The faults whose line the config has, and a tile of which shows them."""
     config = parse(text)
     source = rendered(problem_for(config, "64x64x64"), guarded(config))
     code = source.code + (source.preparation.code if source.preparation else "")

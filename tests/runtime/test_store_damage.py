@@ -1,4 +1,4 @@
-"""What the store does with files that are damaged, newer, foreign, or no files at all."""
+"""The store meets files that are damaged, newer, foreign, or no files at all."""
 
 import errno
 import json

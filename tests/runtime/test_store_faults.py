@@ -203,7 +203,7 @@ for number in range(1, 16):
 
 
 def _run_writers(store: Store, plan: str) -> list[tuple[int, float]]:
-    """What the writers say they kept. Meanwhile a reader without any lock must never meet a damaged file."""
+    """Records that the writers say they kept. Meanwhile a reader without any lock must never meet a damaged file."""
     example, said = store.root.parent / "example.json", store.root.parent / "said"
     example.write_bytes(dumps(make(1.0)))
     command = [sys.executable, "-c", WRITERS, str(store.root), str(example), plan]

@@ -70,7 +70,7 @@ class Seen(TorchDispatchMode):  # type: ignore[misc]
 
 
 class Products:
-    """What holds wherever the tensors are; a subclass says where that is."""
+    """Tests that hold wherever the tensors are; a subclass says where that is."""
 
     device: str
     backend: str

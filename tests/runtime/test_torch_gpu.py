@@ -1,4 +1,4 @@
-"""torch on a GPU: graphs, streams and devices. What holds on the processor too is in test_torch.py."""
+"""torch on a GPU: graphs, streams and devices. Tests that hold on the processor too are in test_torch.py."""
 
 import warnings
 from typing import Any
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]  # torch's 
 SPLIT = 16, 4096, 4096
 """m, n, k of a product that is split along k, and so needs memory to work in."""
 CYCLES = 20_000_000
-"""Of the GPU's clock: some 10 ms that a stream lies still, so that what does not wait for it reads too early."""
+"""Cycles of the GPU's clock: some 10 ms that a stream lies still, so that what does not wait for it reads too early."""
 WAYS = {
     "tilewright.matmul": tilewright.matmul,
     "tilewright.torch.matmul": tilewright_torch.matmul,

@@ -45,7 +45,7 @@ def library() -> Library:
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> VendorHost:
-    """What every selector opens."""
+    """The device that every selector opens."""
     found = VendorHost()
     for module in (gemm_module, matmul_module):
         monkeypatch.setattr(module, "device_of", lambda selector: found)
@@ -86,7 +86,7 @@ class TestFake(Products):
 
 
 class TestLoaded:
-    """What a kernel tells."""
+    """Facts that a loaded kernel tells."""
 
     def test_of_itself(self, device: VendorHost) -> None:
         kernel = library().load(20, 24, 16)
@@ -428,7 +428,7 @@ class TestCupy(Products):
         assert wrong == []
 
     def test_a_call_takes_no_longer_than_cupys_own(self) -> None:
-        """Of the processor, until it returns; the device has little to do."""
+        """Time of the processor, until it returns; the device has little to do."""
         import time
 
         cupy = cupy_or_skip()

@@ -45,7 +45,7 @@ def fitting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
 
 
 def measured(device: str) -> dict[Problem, dict[Config, float]]:
-    """Of each problem what a look-up takes first for any of them, as it serves this one. The third of its own is the
+    """The first choices of a look-up for any of the problems, as they serve this one. The third of its own is the
     fastest on the first device, the fourth on the other; what is another's takes from 14 us on."""
     info, best = KNOWN[device], 2 + DEVICES.index(device)
     own = {problem: [each.config for each in Forecast(problem, info).choices(6)] for problem in PROBLEMS}
@@ -61,7 +61,7 @@ def measured(device: str) -> dict[Problem, dict[Config, float]]:
 
 @pytest.fixture
 def files(fitting: ModuleType, tmp_path: Path) -> list[str]:
-    """What was measured on each device."""
+    """The trials of each device."""
     trials, paths = __import__("trials"), []
     for device in DEVICES:
         path = tmp_path / f"{device}.jsonl"

@@ -115,7 +115,7 @@ def test_what_ships_of_a_grade_takes_kernels_of_terms_where_these_pay(accuracy: 
         problem = Problem.parse(shape, accuracy=accuracy)
         found = Forecast(problem, H200).choices(300)
         assert (found[0].config.terms > 0) is splits
-        # Of a finer accuracy's, as told by its ranker, more than what it hopes for is expected.
+        # A time that the ranker of a finer grade expects counts more than once here.
         assert all(later.expected_us > earlier.expected_us / 1.101 for earlier, later in itertools.pairwise(found))
         assert len({each.config for each in found}) == len(found)
         assert {each.regret for each in found} == {ranker.regret[H200.key]}

@@ -1,4 +1,4 @@
-"""What runs where nothing was tuned."""
+"""Kernels that run where nothing was tuned."""
 
 import random
 from pathlib import Path

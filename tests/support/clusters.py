@@ -126,7 +126,7 @@ class Place:
         return len(Store(self.store).layers()[0]) == self.shapes and lines == [1 + TRIALS] * self.shapes
 
     def processes(self) -> Iterator[psutil.Process]:
-        """Those that its commands started and that still run."""
+        """Processes that its commands started and that still run."""
         for process in psutil.process_iter():
             try:
                 own = process.environ().get(MARK) == str(self.folder) and process.status() != psutil.STATUS_ZOMBIE

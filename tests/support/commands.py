@@ -11,7 +11,7 @@ SMALL = ("--shape", "24x20x16", "--trials", "4", "--seconds", "20", "--device", 
 
 @dataclass
 class Ran:
-    """What one command printed and how it ended."""
+    """The output of one command and how it ended."""
 
     status: int
     out: str

@@ -48,7 +48,7 @@ struct Operands {
     }
 };
 
-// So many calls with a number of rows of its own, looked at now and then.
+// Calls, as many as asked for, with a number of rows of their own, looked at now and then.
 void call(int device, int rows, int calls, std::atomic<int>* wrong)
 {
     cudaStream_t stream;

@@ -57,7 +57,7 @@ class Program:
 def built(programs: Mapping[str, Program], folder: Path, *flags: str) -> Path:
     """A program that holds several, compiled together: its first argument says which one runs, on the rest.
 
-    What every one of them includes and instantiates takes longer to compile than its kernels.
+    The headers and templates that every one of them uses take longer to compile than its kernels.
     """
     folder.mkdir(parents=True, exist_ok=True)
     units, mains, chosen = {}, [], []
@@ -82,7 +82,7 @@ def built(programs: Mapping[str, Program], folder: Path, *flags: str) -> Path:
 
 
 def built_once(programs: Callable[[], Mapping[str, Program]], folder: Path, *flags: str) -> Path:
-    """The same, unless another process has built it there or does so now."""
+    """The program, unless another process has built it there or does so now."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         made = folder / "program"

@@ -33,7 +33,7 @@ class FakeCublas:
 
     def __init__(self, status: int = 0) -> None:
         self.status = status
-        """What each product returns."""
+        """The status that each product returns."""
         self.products: list[tuple[int, ...]] = []
         """Stream, workspace and m, n and k of each."""
         self.stream = self.workspace = 0

@@ -119,7 +119,7 @@ class FakeDriver:
         return ctypes.addressof(self._functions[codes])
 
     def answer(self, *statuses: int) -> None:
-        """What the next launches return, 0 once these are used up."""
+        """Statuses that the next launches return, 0 once these are used up."""
         self.library.answer(len(statuses), (ctypes.c_int * max(1, len(statuses)))(*statuses))
 
     def taken(self) -> list[Seen]:
@@ -137,7 +137,7 @@ class FakeDriver:
 
 
 def failed(status: int) -> LaunchError:
-    """What a launch of the fake GPU raises."""
+    """The error that a launch of the fake GPU raises."""
     return LaunchError(f"status {status}")
 
 

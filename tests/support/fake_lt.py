@@ -13,7 +13,7 @@ WORKSPACE = 32 << 20
 
 
 class FakeError(Exception):
-    """What the bindings raise."""
+    """The error that the bindings raise."""
 
 
 class FakeLt:

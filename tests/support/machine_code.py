@@ -99,7 +99,7 @@ class Golden:
     """Seals as they were read; the entries have no text then."""
 
     def entries(self, texts: Mapping[str, str]) -> dict[str, Entry]:
-        """All entries by their kernels. Those whose seal fits one of the digests of texts have that text."""
+        """All entries by their kernels. Entries whose seal fits one of the digests of texts have that text."""
         found = {}
         for entry, seal in zip((*self.shipped, *self.drawn), self.seals, strict=True):
             sealed = replace(entry, text=texts.get(entry.kernel, ""))

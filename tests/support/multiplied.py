@@ -1,4 +1,4 @@
-"""What holds of products wherever the arrays lie and whoever multiplies."""
+"""Tests of products that hold wherever the arrays lie and whoever multiplies."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def whole(rows: int, cols: int, dtype: str = "float32", seed: int = 0) -> NDArra
 
 
 class Products:
-    """What holds wherever the arrays lie and the kernels run; a subclass says where that is."""
+    """Tests that hold wherever the arrays lie and the kernels run; a subclass says where that is."""
 
     device: str | None = None
 

@@ -102,7 +102,7 @@ def assert_as_predicted(rows: Sequence[Row]) -> None:
 
 
 def assert_facts_as_predicted(rows: Sequence[Row], facts: Sequence[MachineCode]) -> None:
-    """The same for instances whose machine code is at hand."""
+    """Check the facts of instances whose machine code is at hand."""
     wrong = []
     for (text, target), machine in zip(rows, facts, strict=True):
         problem, fit = instance_of(text)

@@ -52,7 +52,7 @@ Shape = tuple[int, int, int]
 
 
 def sanitizer_library() -> str:
-    """What LD_PRELOAD must name in a process that loads sanitized kernels. Raises DeviceError if it is missing."""
+    """Libraries for LD_PRELOAD in a process that loads sanitized kernels. Raises DeviceError if one is missing."""
     compiler = host_compiler.cxx()
     clang = "clang" in host_compiler.compiler_version(compiler)
     name = f"libclang_rt.asan-{os.uname().machine}.so" if clang else "libasan.so"
@@ -133,7 +133,7 @@ def built(sources: Sequence[KernelSource], folder: Path, compiler: QuickCompiler
 
 
 def judged(program: Path, jobs: Sequence[Sequence[object]]) -> dict[str, int]:
-    """What `judge` finds in a program that has the sanitizers loaded."""
+    """The verdict of `judge` on a program that has the sanitizers loaded."""
     assert len({name for name, *_ in jobs}) == len(jobs)
     support = str(Path(__file__).parent)
     environment = os.environ | {
@@ -269,7 +269,7 @@ def _special_values_are_right(device: QuickDevice, kernel: Kernel) -> bool:
 
 def _main() -> None:
     jobs = json.load(sys.stdin)
-    # What every child would do for itself.
+    # Every child would do this for itself.
     host_info()
     for _, _, text, instance, dtype, trans, *_ in jobs:
         _source(_fit(text, *instance), dtype, trans)

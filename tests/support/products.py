@@ -63,7 +63,7 @@ def integers(problem: Problem, seed: int) -> tuple[NDArray[Any], NDArray[Any], N
 def exact(
     problem: Problem, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], alpha: float, beta: float
 ) -> NDArray[Any]:
-    """What whole-number operands give, for alpha and beta that are multiples of a half."""
+    """The result of whole-number operands, for alpha and beta that are multiples of a half."""
     op_a = (a.T if problem.trans_a else a).astype(np.int64)
     op_b = (b.T if problem.trans_b else b).astype(np.int64)
     doubled = int(2 * alpha) * (op_a @ op_b)
@@ -154,7 +154,7 @@ def check_askew(alignment: int, prepare: Callable[[Device], Kernel]) -> None:
 
 
 def bits(kernel: Kernel, alpha: float = 1.0) -> bytes:
-    """What the kernel makes of the same random operands, to the bit."""
+    """The kernel's result of the same random operands, to the bit."""
     rng, kind, problem = np.random.default_rng(1), numpy_dtype(kernel.problem), kernel.problem
     a, b, c = (rng.random(s).astype(kind) for s in (problem.stored_a, problem.stored_b, (problem.m, problem.n)))
     return run(kernel.device, kernel, a, b, c, alpha, 0.0).tobytes()  # else compilers may round alpha * sum first

@@ -74,7 +74,7 @@ def together(sources: Sequence[KernelSource]) -> KernelSource:
 
 
 _BINARIES: dict[tuple[str, str], Binary] = {}
-"""What `compile_together` made in this process, by name and text of each kernel."""
+"""The modules that `compile_together` made in this process, by name and text of each kernel."""
 
 
 def compile_together(wanted: Iterable[tuple[Problem, Config | Fit]]) -> None:

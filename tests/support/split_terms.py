@@ -32,7 +32,7 @@ def scaled_integers(problem: Problem, which: int, seed: int = 1) -> tuple[Floats
 
 
 def with_infinity(problem: Problem, seed: int = 1) -> tuple[Floats, Floats, NDArray[np.float64]]:
-    """The same with infinity in a row of op(A) and a NaN in a column of op(B), and what IEEE arithmetic gives."""
+    """The operands with infinity in a row of op(A) and a NaN in a column of op(B), and what IEEE arithmetic gives."""
     a, b, _, _ = scaled_integers(problem, 1, seed)
     op_a, op_b = (a.T if problem.trans_a else a), (b.T if problem.trans_b else b)
     op_a[problem.m // 2, problem.k - 1] = np.inf

@@ -27,7 +27,7 @@ PLAIN: dict[str, dict[str, Value]] = {
     "simt": {"block_k": 8, "thread_m": 4, "thread_n": 4, "load": "registers", "stages": 2, "fragments": "single"},
     "dmma": {"fragments": "single"},
 }
-"""What tests start from where the default is already an optimisation."""
+"""Configs from which tests start where the default is already an optimisation."""
 
 
 def variant(text: str, **changes: Value) -> Config:
@@ -162,7 +162,7 @@ def most_spilled_bytes(fit: Fit, target: str, dtype: DType, nvrtc: tuple[int, ..
     if config.family == "tf32x3":
         if not (full and nvrtc > (13, 0)):
             return 0
-        # Of a thread that holds as much of C as it can what it reads ahead of more than two steps of k.
+        # A thread that holds as much of C as it can spills what it reads ahead of more than two steps of k.
         deep = config.tile.accumulators >= 64 and config.tile.block_k > 16 * config.tile.slices
         bytes_ = {"sm_80": 8, "sm_100": 16, "sm_120": 48} if deep else {"sm_120": 8}
         # And which parts of the last wave a CTA has, outside of the main loop.
@@ -177,9 +177,9 @@ def most_spilled_bytes(fit: Fit, target: str, dtype: DType, nvrtc: tuple[int, ..
         if config.persistent_tiles > 1:
             return (40 if target == "sm_100" else 16) if full else 0
         return 8 if full and (target == "sm_100" or config.split_ctas > 1) else 0
-    # Of a thread that takes all registers what CTAs that share out k, or where copies go, need only at the end waits
-    # in memory during the main loop: one or two pairs of words, written before it and read after it. So does a pair of
-    # a thread of 128 accumulators for sm_100.
+    # A thread that takes all registers keeps in memory, during the main loop, the words that CTAs which share out k, or
+    # copies, need only at the end: one or two pairs, written before it and read after it. So does a pair of a thread of
+    # 128 accumulators for sm_100.
     if full and (config.split_ctas > 1 or config.stream_ctas_per_sm or config.pipeline.interleave > 1):
         both = config.split_ctas > 1 and config.pipeline.interleave > 1
         if both and config.pipeline.interleave > 2:

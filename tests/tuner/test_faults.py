@@ -194,7 +194,7 @@ class Faults:
         result = self.run(tmp_path, watching, 4, 8, 16, 32)
         assert len(watching.records) == 4
         assert result.best.status is Status.OK
-        # What it was on may have been blamed; everything else was measured.
+        # The variant that it was on may have been blamed; everything else was measured.
         assert sum(record.status is Status.OK for record in watching.records) >= 3
         assert all_gone(started)
 

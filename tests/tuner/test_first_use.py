@@ -40,7 +40,7 @@ FEW = 6
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is tried, in order: few."""
+    """The configs that are tried, in order: few."""
     monkeypatch.setattr(first_use, "TRIALS", FEW)
     found: list[str] = []
     original = Bench.try_variant
@@ -257,7 +257,7 @@ class Gpu:
     order: list[Config] = field(default_factory=list)
     limits: list[float] = field(default_factory=list)
     asked: list[tuple[tuple[Config, ...], int, float]] = field(default_factory=list)
-    """What was to meet in duels, for how many rounds and seconds."""
+    """The contenders of duels, for how many rounds and seconds."""
     closed: int = 0
     _ready: dict[Config, float] = field(default_factory=dict)
     made: tuple[Any, ...] = ()
@@ -306,7 +306,7 @@ class Gpu:
         self.closed += 1
 
     def first_used(self, store: Store, first: Config, seconds: float = 60.0, problem: Problem = PROBLEM) -> Found:
-        """What first use finds on it."""
+        """The winner of first use on it."""
         compiler = SimpleNamespace(identity="nvrtc 13.0")
         device: Any = SimpleNamespace(
             info=INFO, compiler=compiler, entered=nullcontext, stream=lambda: 0, capturing=lambda stream: False
@@ -322,7 +322,7 @@ class Gpu:
 
 
 def start(first: Config, problem: Problem = PROBLEM) -> list[Config]:
-    """What a search on it begins with where nothing is stored."""
+    """The first configs of a search on it where nothing is stored."""
     ranked = shortlist(problem, INFO, tuple(Store(Path("nowhere").absolute()).records()), ENTRIES)
     return list(dict.fromkeys((first, *(choice.config for choice in ranked))))
 

@@ -224,7 +224,7 @@ def test_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestMatmul:
-    """What a call gives to be tried on."""
+    """The operands that a call gives to be tried on."""
 
     @pytest.mark.parametrize("turned", [False, True])
     def test_its_own_operands_where_they_lie(self, turned: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,7 +149,7 @@ def test_parameters_that_are_not_all_there_are_none(lacking: str) -> None:
     assert Parameters().variant_of({}) is None
 
 
-# What is proposed
+# The proposals
 
 
 @FAST
@@ -332,7 +332,7 @@ def test_the_process_knows_errors_that_it_was_told_and_less_of_what_is_less_alik
     process.tell([told, family], errors)
     mean, _ = process.predict(every, [])
     assert mean[0] > mean[1] > mean[2] > mean[3]
-    # What is under way lowers the deviations around it, and moves no mean.
+    # A trial that is under way lowers the deviations around it, and moves no mean.
     before, waiting = process.predict([alike, other], []), process.predict([alike, other], [other])
     assert waiting[0] == pytest.approx(before[0])
     assert waiting[1][0] < before[1][0]
@@ -543,7 +543,7 @@ def test_a_limit_or_no_gain_to_be_reached_ends_it_elsewhere(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("first", "second"), [("local", "gp"), ("gp", "local"), ("local", "local"), ("tpe", "random")])
 def test_one_journal_serves_all_samplers(tmp_path: Path, first: str, second: str) -> None:
-    """What one tried another one resumes, and tries none of it again; what no list has is left for those that need no
+    """One resumes the trials of another one and repeats none; a variant that no list has is left for those that need no
     list."""
     before, tried, _ = explored(tmp_path, Budget(60, 60.0), first)
     assert not before.resumed

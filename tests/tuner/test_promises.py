@@ -1,4 +1,4 @@
-"""What Optuna promises of a sampler, kept by each of ours: studies of a user's own, in threads, of either direction."""
+"""Promises of Optuna's samplers, kept by each of ours: studies of a user's own, in threads, of either direction."""
 
 import gc
 import itertools
@@ -55,7 +55,7 @@ MAKERS: dict[str, Make] = {
 }
 LISTED = ("gp", "random", "exhaustive")
 FIXED = ("local", "exhaustive")
-"""Those that draw nothing at random."""
+"""Samplers that draw nothing at random."""
 
 
 @pytest.fixture(params=MAKERS)
@@ -101,7 +101,7 @@ def variants_of(sampler: Sampler, study: optuna.Study) -> list[Any]:
 
 
 def drive(study: optuna.Study, sampler: Sampler, count: int, sign: float = 1.0) -> list[Any]:
-    """So many variants of a study, one after the other."""
+    """This number of variants of a study, one after the other."""
     found = []
     for _ in range(count):
         trial = study.ask(sampler.distributions)

@@ -1,4 +1,4 @@
-"""What a report says of a variant, of parameters and of journals, beside figures that were worked out by hand."""
+"""Statements of a report on a variant, of parameters and of journals, beside figures that were worked out by hand."""
 
 import itertools
 import math
@@ -182,7 +182,7 @@ def test_the_journal_of_the_records_versions_comes_first(tmp_path: Path) -> None
 
 
 def test_a_journal_has_the_same_outcomes_for_a_report_as_for_a_search(tmp_path: Path) -> None:
-    """Of a config that two processes tried the first, and nothing of damaged lines."""
+    """The first trial of a config that two processes tried, and nothing of damaged lines."""
     path = journal(tmp_path, (), 10.0)
     with path.open("a") as file:
         for config, time_us in (("tiled:8", 99.0), ("tiled:9", 1.0), ("tiled:4", 1e-300), ("dmma:speed=2", 1.0)):

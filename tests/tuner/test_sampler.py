@@ -1,4 +1,4 @@
-"""What every search must keep to, whatever it thinks: valid, unseen, pending, seeds first, an end."""
+"""Rules that every search must keep, whatever it thinks: valid, unseen, pending, seeds first, an end."""
 
 import ast
 import importlib.util
@@ -130,7 +130,7 @@ def test_a_sampler_drives_a_study_of_the_user_s() -> None:
 
 
 def outcomes_of(sampler: VariantSampler[Point], search: Search[Point]) -> Outcomes[Point]:
-    """What a sampler has read of its search, with all that was told by now: one more point is asked for."""
+    """The history that a sampler has read of its search, with all that was told by now: one more point is asked for."""
     search.ask()
     return sampler._studies[search._study].outcomes
 

@@ -124,7 +124,7 @@ def test_what_a_fit_chose_is_measured_beside_the_best_and_what_is_next_to_it(
         assert len(set(expected) & set(found)) >= dataset.BESIDE + dataset.BESIDE_AT_RANDOM
         assert len(found) == len(set(found)) == len(set(built)) == len(built)
         built.clear()
-    # What another device was fastest with is tried again, and some of the others.
+    # The fastest configs of another device are tried again, and some of the others.
     many = [parse(f"simt:{m}x{n}x8") for m in (16, 32, 48, 64, 80, 96, 128) for n in (16, 32, 64, 128)]
     found = dataset.variants_of(dataset.Job(problem, info, many, elsewhere=True, told=told))
     assert found[: dataset.FASTEST] == many[: dataset.FASTEST]
@@ -251,7 +251,7 @@ def test_parts_fill_rows_and_a_file_is_continued(
     monkeypatch.setattr(untuned, "ranker_digest", lambda: "another")
     with pytest.raises(SystemExit, match="of another ranker: begin a new file"):
         measure("predict")
-    # What tuning found by that file is timed anew by another ranker.
+    # The winner of tuning by that file is timed anew by another ranker.
     before, document = tmp_path / "before.json", json.loads(file.read_text())
     document["rows"][0]["tuned_us"] = 1e9
     before.write_text(json.dumps(document))

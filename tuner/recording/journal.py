@@ -43,9 +43,7 @@ class Journal:
     """The outcomes of one study."""
 
     @classmethod
-    def of(
-        cls, folder: Path, problem: Problem, device_key: str, versions: tuple[tuple[str, str], ...]
-    ) -> "Journal":
+    def of(cls, folder: Path, problem: Problem, device_key: str, versions: tuple[tuple[str, str], ...]) -> "Journal":
         """The journal of a problem on a device. Its name holds all that a time depends on, so that a run resumes only
         what is comparable. Raises StoreError."""
         digest = digest_of(problem, device_key, versions)

@@ -5,7 +5,7 @@
     study = optuna.create_study(sampler=sampler)
     trial = study.ask(sampler.distributions)
     config = sampler.variants.variant_of(trial.params)
-"""
+"""  # fmt: skip
 
 from collections.abc import Mapping, Sequence
 from functools import cache

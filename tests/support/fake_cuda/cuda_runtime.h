@@ -1,5 +1,5 @@
 // A CUDA runtime for emitted files on a machine without a GPU: kernels run on the processor when they are launched,
-// streams are in order, graphs are lists of what was launched. What a call of a captured stream may not do is an error.
+// streams are in order, graphs are lists of what was launched. A call that a captured stream does not allow is an error.
 // Two devices; memory is filled with NaN. `fake::calls` counts calls by name.
 #pragma once
 
@@ -231,7 +231,7 @@ inline cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const v
     return fake::put(config->stream, found->second.prepare(*config, arguments));
 }
 
-// What `kernel<<<grid, block>>>(arguments)` does.
+// The launch `kernel<<<grid, block>>>(arguments)`.
 namespace fake {
 inline cudaError_t last = cudaSuccess;
 
