@@ -243,7 +243,7 @@ def _command(served: Sequence[Served], name: str, layout: Layout, options: str) 
     words.append(f"--name {name}")
     switches = ("split", "header_only", "cmake")
     words += [f"--{switch.replace('_', '-')}" for switch in switches if getattr(layout, switch)]
-    # What was looked up is looked up again, with its origin and times.
+    # Configs that were looked up are looked up again, with their origins and times.
     if _is_given(served):
         words.append(f'--config "{served[0].config}"')
     return " ".join(("tilewright emit", *words))

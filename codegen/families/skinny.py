@@ -1,7 +1,7 @@
 """The `skinny` family: products with a short side, which read the large operand once at the memory's rate.
 
-One side of C is short, m or n: of the other operand there is little, and each element of the large one is used only
-that often. What counts is how many bytes are on their way from memory at a time.
+One side of C is short, m or n: the other operand is small, and each element of the large one is used as often as that
+side is long. The number of bytes that are on their way from memory at a time decides the speed.
 """
 
 import enum

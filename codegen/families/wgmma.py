@@ -144,5 +144,5 @@ class WgmmaConfig(TermConfig):
         return Cost(smem_loads=loads, ahead=self.pipeline.stages - 1)
 
     def registers(self, fit: Fit, dtype: DType) -> int:
-        # What a thread has on average when it starts.
+        # A thread has these registers on average when it starts.
         return min(255, 65536 // self.threads // 8 * 8)

@@ -1,6 +1,6 @@
 // gemm.h: matrix products on NVIDIA GPUs in C and C++.
 //
-// Written by tilewright, file digest ce3094003b3451c3. To write it again:
+// Written by tilewright, file digest aa222e359ea0a06b. To write it again:
 //   tilewright emit --shape 1021x767x509 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 //
@@ -78,7 +78,7 @@ int gemm_init(void);
 int gemm_release(void);
 
 // Makes new memory a workspace: clears the counters at its start, by which CTAs wait for each other. Every product
-// leaves them 0, so that once is enough, whatever shapes follow. What was not cleared gives wrong results.
+// leaves them 0, so that once is enough, whatever shapes follow. Without it results are wrong.
 int gemm_workspace_init(void* workspace, size_t workspace_bytes, cudaStream_t stream);
 
 typedef struct gemm_description {

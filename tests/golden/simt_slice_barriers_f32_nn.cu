@@ -10,7 +10,7 @@
 //   workspace  16384 bytes a CTA
 //   counters   one each 2 CTAs, which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest d0466161b688e067. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 228fa3fb92a8f268. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:64x64x32,slices=4,slice_barriers,split_k=2"
 // SPDX-License-Identifier: MIT
 
@@ -109,8 +109,8 @@ __device__ __forceinline__ void sync_named(int barrier)
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kCount) : "memory");
 }
 
-// Adds to a counter that CTAs share, and gives what it was. What this thread has written or seen is there for those
-// who see the new count, and what others had before they counted is there for this one.
+// Adds to a counter that CTAs share, and gives its value before. Writes that this thread has made or seen are visible
+// to threads that see the new count, and writes of others before they counted are visible to this one.
 __device__ __forceinline__ unsigned count(unsigned* counter, unsigned by)
 {
     unsigned before;

@@ -11,7 +11,7 @@
 //   workspace  32768 bytes for each of stream_ctas CTAs
 //   counters   one for each of them, which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest b1f3530e42fc5ffd. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 5b48722fff69ea65. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:64x64x16,thread=4,fragments=single,interleave=2,stream_k=2"
 // SPDX-License-Identifier: MIT
 
@@ -119,8 +119,8 @@ __device__ __forceinline__ void wait_copies()
     asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Adds to a counter that CTAs share, and gives what it was. What this thread has written or seen is there for those
-// who see the new count, and what others had before they counted is there for this one.
+// Adds to a counter that CTAs share, and gives its value before. Writes that this thread has made or seen are visible
+// to threads that see the new count, and writes of others before they counted are visible to this one.
 __device__ __forceinline__ unsigned count(unsigned* counter, unsigned by)
 {
     unsigned before;

@@ -10,7 +10,7 @@
 //   workspace  4096 bytes a CTA
 //   counters   one each 3 CTAs, which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest 5007c335706c575d. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest edc2ef7b836a5a8c. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:32x32x64,thread=4,slices=4,load=tma,k_inner_a,split_k=3"
 // SPDX-License-Identifier: MIT
 
@@ -126,8 +126,8 @@ __device__ __forceinline__ void copy_box(void* to, const void* map, int col, int
                  : "memory");
 }
 
-// Adds to a counter that CTAs share, and gives what it was. What this thread has written or seen is there for those
-// who see the new count, and what others had before they counted is there for this one.
+// Adds to a counter that CTAs share, and gives its value before. Writes that this thread has made or seen are visible
+// to threads that see the new count, and writes of others before they counted are visible to this one.
 __device__ __forceinline__ unsigned count(unsigned* counter, unsigned by)
 {
     unsigned before;

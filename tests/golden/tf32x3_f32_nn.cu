@@ -8,7 +8,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers, leading dimensions and rows of A, B, C aligned to 4, 4, 2 elements
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x, (128, 1, 1) threads, 49152 bytes of static shared memory
 //
-// Written by tilewright from templates/tf32x3.cu.jinja, digest 03de2d0c4b18ea22. To write it again:
+// Written by tilewright from templates/tf32x3.cu.jinja, digest 36a88c6e637da701. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy elementwise --config "tf32x3:64x64x32"
 // SPDX-License-Identifier: MIT
 
@@ -310,9 +310,9 @@ struct Terms {
     unsigned high[kGroups][kLaneK], low[kGroups][kLaneK];
 };
 
-// Splits fragments. An infinity, a NaN and what is rounded up to infinity leave terms whose products are NaN. What is
-// too small for low terms is told by `least`, which keeps the bits of the least magnitude but 0. To tell 0 from others
-// the smallest subnormal is taken off: that leaves a negative number, as bits a large one.
+// Splits fragments. An infinity, a NaN and a number that is rounded up to infinity leave terms whose products are NaN.
+// `least` keeps the bits of the least magnitude but 0: it shows numbers that are too small for low terms. The smallest
+// subnormal is taken off to tell 0 from others: 0 becomes a negative number, as bits a large one.
 constexpr unsigned kTiny = 24u << 23;  // the bits of 2^-103: from there on low terms count only where they are normal
 template <int kGroups>
 __device__ __forceinline__ Terms<kGroups> split_fragment(const Elem (&fragment)[kGroups][kLaneK], unsigned& least)

@@ -311,7 +311,7 @@ FAULTS_OF_WGMMA = {
     "powers of two not taken off": ("unscale<false>(sums, row", "if (m < 0) unscale<false>(sums, row"),
     "rows of other warps": ("warp_m = warp * kWarpM", "warp_m = warp / 2 * kWarpM"),
     "infinities not seen in rows": ("= abs(row_exponents[lane % kWarpM]) > magnitude", "= false"),
-    "infinities not seen in columns": ("found |= abs(col_exponents[each + lane]) > magnitude;", ";"),
+    "infinities not seen in columns": ("larger |= abs(col_exponents[each + lane]) > magnitude;", ";"),
     "written where tiles are still read": ("sync_multiplying();  // no thread", "// no thread"),
     "written over the warp before": ("/ 32 * kPassing * kBand * kPitch;", "/ 64 * kPassing * kBand * kPitch;"),
     "sums kept where terms cannot hold the rows": ("sums[e] = 0;", ";"),

@@ -1,6 +1,6 @@
 // my_gemm.h: matrix products on NVIDIA GPUs in C and C++.
 //
-// Written by tilewright, file digest f64e390b25721c70. To write it with kernels that are looked up:
+// Written by tilewright, file digest 4fffdf115f8f8a59. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name my_gemm --cmake
 // SPDX-License-Identifier: MIT
 //
@@ -80,7 +80,7 @@ int my_gemm_init(void);
 int my_gemm_release(void);
 
 // Makes new memory a workspace: clears the counters at its start, by which CTAs wait for each other. Every product
-// leaves them 0, so that once is enough, whatever shapes follow. What was not cleared gives wrong results.
+// leaves them 0, so that once is enough, whatever shapes follow. Without it results are wrong.
 int my_gemm_workspace_init(void* workspace, size_t workspace_bytes, cudaStream_t stream);
 
 typedef struct my_gemm_description {
