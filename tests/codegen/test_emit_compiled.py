@@ -127,6 +127,7 @@ def test_kernels_fed_by_tma_compile_without_a_warning(tmp_path: Path) -> None:
     compiled("nvcc", "-arch=sm_90a", *UNTUNED, "-std=c++17", "-t2", *STRICT, "-c", "-odir", tmp_path, *sources(paths))
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_two_files_link_and_may_be_one_unit(tmp_path: Path) -> None:
     texts = {"gemm_one": SHARED_K, "gemm_two": SHARED_K, "gemm_three": "tiled:16,edge=pad"}
@@ -151,6 +152,7 @@ def test_an_older_target_stops_at_one_error(tmp_path: Path) -> None:
     assert re.findall(r"error: *#error .*", done.stderr) == ['error: #error "a cluster needs sm_90 or newer"']
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_self_test_links_and_says_what_is_missing_without_a_gpu(tmp_path: Path) -> None:
     program = build(tmp_path, bundle((("tiled:16,edge=pad", RAGGED, "float"),)), *UNTUNED, *STRICT)
@@ -162,6 +164,7 @@ def test_self_test_links_and_says_what_is_missing_without_a_gpu(tmp_path: Path) 
     assert re.fullmatch(r"gemm_main: no GPU to run on: .+\n", done.stderr)
 
 
+@pytest.mark.slow
 @needs_nvcc
 @pytest.mark.skipif(CMAKE is None, reason="CMake is not installed")
 def test_example_project_builds_and_says_what_is_missing_without_a_gpu(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_program_tells_a_wrong_product(name: str, tmp_path: Path) -> None:
