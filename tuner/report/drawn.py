@@ -3,9 +3,10 @@
 import math
 from typing import Any
 
+from ..bench.plot import Palette, legend, plain_ticks
 from ..bench.report import figure
 from ..bench.rows import TITLES
-from .charts import INK, MUTED, Chart, chart, dots, legend, plain_ticks
+from .charts import Chart, chart, dots
 from .tuning import Tuning
 from .variant import Roof, intensity
 
@@ -30,7 +31,7 @@ def roofline(tuning: Tuning, roof: Roof) -> Chart | None:
     right = max(right, 3 * roof.gflops / roof.memory_gbs)
     bottom, top = min(y for _, y in points) / 1.6, roof.gflops * 1.6
 
-    def draw(axes: Any, narrow: bool) -> None:
+    def draw(axes: Any, palette: Palette, narrow: bool) -> None:
         axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bottom, top))
         plain_ticks(axes.xaxis, left, right, (1,) if narrow else (1, 2, 5))
         plain_ticks(axes.yaxis, bottom, top, (1,) if narrow else (1, 2, 5))
@@ -39,15 +40,23 @@ def roofline(tuning: Tuning, roof: Roof) -> Chart | None:
         for rate, style, name in ((roof.memory_gbs, "-", "device memory"), (roof.l2_gbs, "--", "L2 cache, a model")):
             ridge = roof.gflops / rate
             label = f"{name}, {rate / 1e3:.2g} TB/s"
-            axes.plot((left, ridge), (left * rate, roof.gflops), style, color=INK, linewidth=1.2, label=label, zorder=3)
+            axes.plot(
+                (left, ridge),
+                (left * rate, roof.gflops),
+                style,
+                color=palette.ink,
+                linewidth=1.2,
+                label=label,
+                zorder=3,
+            )
         start = roof.gflops / roof.l2_gbs
         label = f"arithmetic, {roof.gflops / 1e3:.1f} TFLOP/s"
-        axes.plot((start, right), (roof.gflops,) * 2, color=INK, linewidth=2.2, label=label, zorder=3)
+        axes.plot((start, right), (roof.gflops,) * 2, color=palette.ink, linewidth=2.2, label=label, zorder=3)
         vendor_us = tuning.record.vendor_us if tuning.record else None
         if vendor_us:
             label, height = f"{TITLES['cublas']}, {figure(vendor_us)} us", problem.flops / vendor_us / 1e3
-            axes.axhline(height, color=MUTED, linewidth=1.2, linestyle=":", label=label, zorder=1)
-        axes.plot(*best, "*", markersize=15, color=INK, markeredgewidth=0, label="the winner", zorder=4)
+            axes.axhline(height, color=palette.muted, linewidth=1.2, linestyle=":", label=label, zorder=1)
+        axes.plot(*best, "*", markersize=15, color=palette.ink, markeredgewidth=0, label="the winner", zorder=4)
         axes.set_xlabel("FLOP for each byte that CTAs load or store")
         axes.set_ylabel("GFLOP/s")
         legend(axes, 1 if narrow else 3)
@@ -68,7 +77,7 @@ def search(tuning: Tuning) -> Chart:
     last = len(tuning.trials)
     low, high = best_us / 1.1, 1.15 * max([us for _, us in shown])
 
-    def draw(axes: Any, narrow: bool) -> None:
+    def draw(axes: Any, palette: Palette, narrow: bool) -> None:
         axes.set(yscale="log", xlim=(0.8, 1.15 * last) if last > 100 else (0, last + 1), ylim=(low, high))
         if last > 100:
             axes.set_xscale("log")
@@ -76,7 +85,7 @@ def search(tuning: Tuning) -> Chart:
         plain_ticks(axes.yaxis, low, high, (1, 1.5, 2, 3, 5, 7) if high < 20 * low else (1, 2, 5))
         dots(axes, shown, 0, "a trial")
         xs, ys = zip(*steps, (last, steps[-1][1]))
-        axes.step(xs, ys, where="post", color=INK, linewidth=1.8, label="best so far", zorder=3)
+        axes.step(xs, ys, where="post", color=palette.ink, linewidth=1.8, label="best so far", zorder=3)
         dots(axes, [(number, low * 1.02) for number in failed], 1, "failed")
         axes.set_xlabel("trial")
         axes.set_ylabel("us")

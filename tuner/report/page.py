@@ -14,12 +14,13 @@ from ...codegen.errors import TilewrightError
 from ...codegen.render import render
 from ...runtime.check.roofline import floor_us
 from ...runtime.device.known import KNOWN
+from ..bench.plot import check_matplotlib
 from ..bench.report import figure
 from ..bench.rows import TITLES, BenchResult
 from ..result import load_command
 from ..settings import EFFORTS
 from .benched import benched
-from .charts import Chart, check_charts
+from .charts import Chart
 from .drawn import roofline, search
 from .importance import importances
 from .tables import contenders_table, importance_table, trials_table, why
@@ -52,7 +53,7 @@ def _breakable(text: str) -> Markup:
 def tuning_page(tuning: Tuning, again: str, counters: Sequence[tuple[str, str, str]] = (), missing: str = "") -> str:
     """The page of a tuning; `again` is the command that makes it. `counters` are names, values and units of Nsight
     Compute, `missing` says why there are none. Raises DeviceError without matplotlib."""
-    check_charts()
+    check_matplotlib("a report")
     problem, gpu = tuning.problem, tuning.gpu
     config, variant, us = tuning.winner
     vendor = TITLES["cublas" if gpu or not tuning.info else "numpy"]
@@ -88,7 +89,7 @@ def tuning_page(tuning: Tuning, again: str, counters: Sequence[tuple[str, str, s
 
 def bench_page(results: Sequence[BenchResult], again: str) -> str:
     """The page of one or several benches. Raises DeviceError without matplotlib."""
-    check_charts()
+    check_matplotlib("a report")
     parts = [benched(result, f"bench{place}") for place, result in enumerate(results)]
     title = f"Products on {', '.join(dict.fromkeys(result.device.name for result in results))}"
     values = {"kind": "bench", "title": title, "parts": parts, "commands": [again]}
