@@ -19,17 +19,18 @@ def error_kinds_json(row: BenchRow) -> dict[str, Any] | None:
     return found or None
 
 
-def error_kinds_of(found: Any) -> tuple[KindError, ...]:
-    """What `error_kinds_json` gave. Raises what values of other types do."""
-
-    def number(value: Any) -> float:
-        return math.nan if value is None else float(value)
-
-    return tuple(
-        KindError(str(kind), str(contender), number(errors["elementwise"]), number(errors["normwise"]))
-        for kind, contenders in (found or {}).items()
+def error_kinds_of(document: Any) -> list[KindError]:
+    """The errors in what `error_kinds_json` made. Raises AttributeError, KeyError, TypeError or ValueError for any
+    other document."""
+    return [
+        KindError(kind, contender, *(_number(errors[measure]) for measure in ("elementwise", "normwise")))
+        for kind, contenders in (document or {}).items()
         for contender, errors in contenders.items()
-    )
+    ]
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
 
 
 def kinds_lines(result: BenchResult) -> list[str]:

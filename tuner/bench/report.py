@@ -1,10 +1,10 @@
 """What `bench` found as the columns of a table, JSON and Markdown."""
 
+import dataclasses
 import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ METHOD_HOST = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table, which is shown where there is room for it."""
 
@@ -91,7 +91,7 @@ def bench_json(result: BenchResult) -> str:
         **({"wanted": result.wanted} if result.stopped else {}),
         "turn_seconds": result.turn_seconds,
         "rows": [_row_json(row, keys) for row in result.rows],
-        **{f"geomean_ratio_{key}{SUFFIX[name]}": result.geomean(key, name) for key in keys for name in RATIOS},
+        **{f"geomean_{RIVAL_NAMES[name].format(key)}": result.geomean(key, name) for key in keys for name in RATIOS},
         "geomean_floor_share": result.geomean_floor,
         **({"geomean_ratio_cublas_used": statistics.geometric_mean(result.used_ratios)} if result.hands_over else {}),
         "rows_left_out": sum(not row.ok for row in result.rows),
@@ -100,24 +100,37 @@ def bench_json(result: BenchResult) -> str:
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
-SUFFIX = {"ratio": "", "between_ratio": "_between", "eager_ratio": "_eager"}
-"""Endings of the ratios' names in JSON, by their fields."""
-_AS_THEY_ARE = (
+_ROW_NAMES = (
     "ours_us floor_us floor_share error_over_bound eager_us fixed_us between_us between_kernel_us aa_spread rounds "
     "clock_mhz held_back"
 ).split()
+"""Attributes of a row that its JSON has as they are."""
+RIVAL_NAMES = {
+    "us": "{}_us",
+    "ratio": "ratio_{}",
+    "between_ratio": "ratio_{}_between",
+    "eager_ratio": "ratio_{}_eager",
+    "interval": "ratio_{}_interval",
+    "between_interval": "ratio_{}_between_interval",
+    "tflops": "{}_tflops",
+    "error_over_bound": "{}_error_over_bound",
+    "eager_us": "{}_eager_us",
+    "fixed_us": "{}_fixed_us",
+    "between_us": "{}_between_us",
+}
+"""Names in a row's JSON for the fields of a Rival and its speed, to be completed by its key."""
 
 
 def _row_json(row: BenchRow, keys: tuple[str, ...]) -> dict[str, Any]:
     problem = row.problem
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         **{name: getattr(problem, name) for name in "mnk"},
         "dtype": problem.dtype.value,
         "trans": problem.trans,
         **({} if problem.accuracy is Grade.IEEE else {"accuracy": problem.accuracy.value}),
         "status": row.status.value,
         "reason": row.reason or None,
-        **{name: getattr(row, name) for name in _AS_THEY_ARE},
+        **{name: getattr(row, name) for name in _ROW_NAMES},
         "tflops": row.tflops(row.ours_us),
         "config": row.config or None,
         "origin": row.origin or None,
@@ -127,18 +140,9 @@ def _row_json(row: BenchRow, keys: tuple[str, ...]) -> dict[str, Any]:
     }
     for key in keys:
         rival = row.rival(key)
-        found |= {
-            f"{key}_us": rival and rival.us,
-            **{f"ratio_{key}{SUFFIX[name]}": getattr(rival, name, None) for name in RATIOS},
-            f"ratio_{key}_interval": rival and rival.interval,
-            f"ratio_{key}_between_interval": rival and rival.between_interval,
-            f"{key}_tflops": rival and row.tflops(rival.us),
-            f"{key}_error_over_bound": rival and rival.error_over_bound,
-            f"{key}_eager_us": rival and rival.eager_us,
-            f"{key}_fixed_us": rival and rival.fixed_us,
-            f"{key}_between_us": rival and rival.between_us,
-        }
-    return found if problem.accuracy is Grade.IEEE else found | {"error_kinds": error_kinds_json(row)}
+        fields = {**dataclasses.asdict(rival), "tflops": row.tflops(rival.us)} if rival else {}
+        document |= {name.format(key): fields.get(field) for field, name in RIVAL_NAMES.items()}
+    return document if problem.accuracy is Grade.IEEE else document | {"error_kinds": error_kinds_json(row)}
 
 
 def method_of(result: BenchResult) -> str:

@@ -63,7 +63,9 @@ def benched(result: BenchResult, name: str) -> Benched:
         ("speed", "Speed by shape", draw_speeds),
     )
     charts = tuple(
-        chart(f"{name}-{what}", title, partial(draw, result), lines_of(result)) for what, title, draw in drawings if done
+        chart(f"{name}-{what}", title, partial(draw, result), lines_of(result))
+        for what, title, draw in drawings
+        if done
     )
     variants = tuple((row.problem.shape, figure(row.ours_us), row.config) for row in done)
     return Benched(
