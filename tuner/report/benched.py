@@ -1,4 +1,4 @@
-"""The part of a page that tells of one bench: figures, charts and tables."""
+"""Part of a page on one bench: figures, charts and tables."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +12,7 @@ from .tables import Head, Table
 _HINTS = {
     "us": "median time of ours",
     "of floor": "the least time that the device allows over ours",
-    "A/A": "how far ours is from itself, timed as two contenders",
+    "A/A": "distance of ours from itself, timed as two contenders",
     "err/bound": "largest error over its proven bound; at most 1 is right",
     "between": "the ratio before it, with another library's kernel between two products",
     "eager": "the ratio of single calls from Python",
@@ -22,15 +22,15 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Benched:
-    """One run, ready for the page."""
+    """A run's figures, charts and tables."""
 
     title: str
     figures: tuple[tuple[str, str, str], ...]
-    """Value, what it is, and more on it."""
+    """Value, caption and remark of each figure."""
     charts: tuple[Chart, ...]
     table: Table
     means: tuple[str, ...]
-    """The last row of the table: geometric means."""
+    """Geometric means, the last row of the table."""
     configs: Table
     closing: tuple[str, ...]
     method: str

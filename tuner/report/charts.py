@@ -1,5 +1,4 @@
-"""Charts as SVG for a page: text stays text, colours are the page's. matplotlib, an extra, is imported when they are
-drawn."""
+"""Charts as SVG for a page, with text as text and the page's colours. matplotlib, an extra, is imported late."""
 
 import io
 import re
@@ -16,7 +15,7 @@ _VARIABLES = {PALETTE.ink: "ink", PALETTE.muted: "muted", _GRID: "grid"} | {
     colour: f"series-{place}" for place, colour in enumerate(PALETTE.series, 1)
 }
 SIZES = {"wide": (10.5, 4.9), "narrow": (4.1, 4.6)}
-"""Inches of a chart on a screen and on a telephone; the page shows the one that fits."""
+"""Inches across and up of a chart on a screen and on a telephone; the page shows the one that fits."""
 _STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "tilewright",
@@ -39,9 +38,9 @@ _STYLE = {
     "path.snap": False,
 }
 _DOTS = 2.5
-"""Points of the page nearer than which two dots are one."""
+"""Points of the page; dots that are nearer to each other are drawn as one."""
 _MANY = 200
-"""Dots from which on they are small."""
+"""Largest number of dots that are drawn large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +48,9 @@ class Chart:
     """One chart, drawn for each width."""
 
     title: str
-    """What it shows: read out in place of it."""
+    """Description, which is read out in place of the chart."""
     svgs: tuple[tuple[str, str], ...]
-    """Name of the width, and markup."""
+    """Name of each width, and markup."""
 
 
 def chart(name: str, title: str, draw: Callable[[Any, Palette, bool], None], rows: int = 0) -> Chart:
@@ -59,7 +58,7 @@ def chart(name: str, title: str, draw: Callable[[Any, Palette, bool], None], row
     import matplotlib
     from matplotlib.figure import Figure
 
-    found = []
+    svgs = []
     for width, (across, up) in SIZES.items():
         with matplotlib.rc_context(_STYLE):
             figure = Figure(figsize=(across, chart_inches(rows) if rows else up), layout="constrained")
@@ -70,12 +69,12 @@ def chart(name: str, title: str, draw: Callable[[Any, Palette, bool], None], row
             draw(axes, PALETTE, width == "narrow")
             text = io.StringIO()
             figure.savefig(text, format="svg", metadata={"Date": None})
-        found.append((width, _inline(text.getvalue(), f"{name}-{width}-")))
-    return Chart(title, tuple(found))
+        svgs.append((width, _inline(text.getvalue(), f"{name}-{width}-")))
+    return Chart(title, tuple(svgs))
 
 
 def _inline(svg: str, prefix: str) -> str:
-    """An SVG file as part of a page: without what only files need, its names its own, its colours the page's."""
+    """An SVG file as part of a page: without what only files need, with names of its own and the page's colours."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg).replace("xlink:href", "href")
@@ -90,21 +89,21 @@ def _inline(svg: str, prefix: str) -> str:
 
 
 def dots(axes: Any, points: Sequence[tuple[float, float]], place: int, label: str) -> None:
-    """Many dots as one line of strokes with hardly a length, few bytes each; those that lie on each other are one.
+    """Draw dots as one line of very short strokes, few bytes each; dots that lie on each other are one.
 
-    `place` gives colour and shape, which alternates. The axes' limits and scales are as they will be.
+    `place` chooses colour and shape. The axes' limits and scales must be set before.
     """
     from matplotlib.lines import Line2D
 
     if not points:
         return
     spots = axes.transData.transform(points)
-    kept = {tuple(cell): tuple(spot) for cell, spot in zip((spots / _DOTS).round().tolist(), spots.tolist())}
+    distinct = {tuple(cell): tuple(spot) for cell, spot in zip((spots / _DOTS).round().tolist(), spots.tolist())}
     cap, marker = (("round", "o"), ("projecting", "s"))[place % 2]
     colour = PALETTE.series[place % len(PALETTE.series)]
     none = float("nan")
-    strokes = [end for x, y in kept.values() for end in ((x - 0.15, y), (x + 0.15, y), (none, none))]
+    strokes = [end for x, y in distinct.values() for end in ((x - 0.15, y), (x + 0.15, y), (none, none))]
     xs, ys = axes.transData.inverted().transform(strokes).T
-    size = (3.2 if len(kept) > _MANY else 6.0) - 0.6 * (place % 2)
+    size = (3.2 if len(distinct) > _MANY else 6.0) - 0.6 * (place % 2)
     axes.plot(xs, ys, color=colour, linewidth=size, solid_capstyle=cap, alpha=0.65, zorder=2)
     axes.add_line(Line2D([], [], linestyle="none", marker=marker, markersize=5, color=colour, label=label))
