@@ -1,4 +1,4 @@
-"""What `bench` found as the columns of a table, JSON and Markdown."""
+"""Results of a bench as columns of a table, as JSON and as Markdown."""
 
 import dataclasses
 import json
@@ -55,28 +55,29 @@ class Column:
 
     heading: str
     cells: Sequence[str | Text]
-    """One a row, empty where nothing was measured."""
+    """A cell for each row, empty where nothing was measured."""
     rank: int = 0
-    """0 is always shown; of the others, the lower ranks come first."""
+    """Rank of the column: 0 is always shown, and lower ranks are shown before higher ones."""
     left: bool = False
-    """Words, beginning below each other; else numbers, ending below each other."""
+    """Whether cells begin below each other, as words do; else they end below each other, as numbers do."""
     wraps_at: int = 0
-    """Least width of a cell that goes on in further lines; 0 where it stays on one."""
+    """Least width of a cell that may take several lines; 0 where it stays on one."""
 
 
 def save(path: Path, text: str) -> None:
-    """Put a text at `path` in one step: a reader sees the old one or the new one. Half of a surrogate pair, as a name
-    in a foreign file may have, becomes an escape. Raises OSError."""
+    """Write a text to `path` in one step: a reader sees the old text or the new one. Half of a surrogate pair, as names
+    in foreign files may have, becomes an escape. Raises OSError."""
     write_output(path, text.encode(errors="backslashreplace"))
 
 
 def _rates(result: BenchResult) -> Rates | None:
-    """Those of the device; rows of one bench have one accuracy."""
+    """Rates of the device, for the accuracy of the first row: all rows of a bench have one."""
     return rates_of(result.device, *(row.problem.accuracy for row in result.rows[:1]))
 
 
 def bench_json(result: BenchResult) -> str:
-    """The whole run; what was not measured is null. cuBLAS and cuBLASLt are always named, others where they ran."""
+    """JSON of a run, in which null stands for what was not measured. It always has fields of cuBLAS and cuBLASLt, and
+    fields of other rivals where they ran."""
     rates = _rates(result)
     keys = ("cublas", "cublaslt", *(key for key in result.setting.rivals if key not in ("cublas", "cublaslt")))
     document = {
@@ -146,7 +147,7 @@ def _row_json(row: BenchRow, keys: tuple[str, ...]) -> dict[str, Any]:
 
 
 def method_of(result: BenchResult) -> str:
-    """How it was timed."""
+    """The method of timing, in words."""
     method = METHOD_HOST if result.device.arch.is_host else METHOD_GPU
     method += METHOD_TERMS if result.graded else ""
     turns = f"; each contender runs {result.turn_seconds:g} s in its turn, the last two thirds of which are a sample"
@@ -155,7 +156,8 @@ def method_of(result: BenchResult) -> str:
 
 
 def bench_columns(result: BenchResult) -> list[Column]:
-    """A row a shape, then the geometric means; a shape that failed has its status in place of its time."""
+    """Columns with a row for each shape, then the geometric means; a failed shape has its status in place of its
+    time."""
 
     def column(heading: str, cell: Callable[[BenchRow], str | Text], rank: int = 0, mean: str = "") -> Column:
         return Column(heading, [*map(cell, result.rows), mean], rank)
@@ -196,12 +198,12 @@ def bench_columns(result: BenchResult) -> list[Column]:
 
 
 def figure(value: float | None) -> str:
-    """Four digits, or all of those before the point; nothing for None."""
+    """A number with four digits, or with all digits before the point; empty for None."""
     if value is None:
         return ""
     if value <= 0:
         return "0"
-    if not value < 1e12:  # no product takes so long: of a damaged file, perhaps infinite or no number
+    if not value < 1e12:  # no product takes so long: the number is of a damaged file, perhaps infinite or NaN
         return f"{value:.3g}"
     return f"{value:,.{max(0, 3 - math.floor(math.log10(value)))}f}"
 
@@ -243,7 +245,7 @@ def _interval(rival: Rival | None, kind: str = "") -> str:
 
 
 def bench_closing(result: BenchResult) -> list[str]:
-    """The geometric means of all ratios, and what the table leaves open, a line each."""
+    """Lines below a table of a bench: geometric means of all ratios, failures, notes and limits of the device."""
     lines = []
     for key in result.setting.rivals:
         means = [f"{figure(mean)} {words}" for name, words in RATIOS.items() if (mean := result.geomean(key, name))]
@@ -255,11 +257,12 @@ def bench_closing(result: BenchResult) -> list[str]:
         )
     named = list(zip(result.names, result.rows, strict=True))
     lines += [f"{name}: {row.status.value}, {row.reason}" for name, row in named if not row.ok]
-    noted: dict[str, list[str]] = {}
+    names_of: dict[str, list[str]] = {}
     for name, row in named:
         for note in row.notes:
-            noted.setdefault(note, []).append(name)
-    lines += [f"{names[0]}{f' and {len(names) - 1} more' * (len(names) > 1)}: {note}" for note, names in noted.items()]
+            names_of.setdefault(note, []).append(name)
+    for note, names in names_of.items():
+        lines.append(f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {note}")
     done = [row for row in result.rows if row.ok]
     if left := len(result.rows) - len(done):
         lines.append(f"{left} of {len(result.rows)} rows failed and are left out of the geometric mean")
@@ -295,17 +298,17 @@ def bench_closing(result: BenchResult) -> list[str]:
 
 
 def _errors_line(result: BenchResult) -> list[str]:
-    """The largest errors of all rows over the bounds of their accuracy."""
-    found = {"ours": [row.error_over_bound for row in result.rows if row.ok]}
+    """A line with the largest errors of all rows over the bounds of their accuracy."""
+    errors = {"ours": [row.error_over_bound for row in result.rows if row.ok]}
     for key in result.setting.rivals:
-        found[TITLES[key]] = [rival.error_over_bound for rival in result.compared(key)]
-    worst = ((name, max(known)) for name, errors in found.items() if (known := [e for e in errors if e is not None]))
+        errors[TITLES[key]] = [rival.error_over_bound for rival in result.compared(key)]
+    worst = ((name, max(finite)) for name, each in errors.items() if (finite := [e for e in each if e is not None]))
     words = ", ".join(f"{name} {error:.2g}" for name, error in worst)
     return [f"largest errors over their bounds, random data: {words}"] if words else []
 
 
 def bench_markdown(result: BenchResult) -> str:
-    """The same as a Markdown document: every column, times, configs, versions and method."""
+    """A Markdown document of a bench: every column, times, configs, versions and method."""
     columns = bench_columns(result)
     *rows, means = zip(*(map(str, column.cells) for column in columns), strict=True)
     rows.append(tuple(f"**{cell}**" if cell else "" for cell in means))
@@ -316,15 +319,10 @@ def bench_markdown(result: BenchResult) -> str:
     kinds = [f"{name}{kind}" for name in names for kind in ("", " between", " eager", " fixed")]
     times = [_times(name, row, result.setting.rivals) for name, row in zip(result.names, result.rows) if row.ok]
     lines += _markdown_table(["M x N x K", "floor", *kinds, "config"], times)
-    lines += _errors_markdown(result)
+    if errors := kinds_table(result):
+        lines += ["", "## Errors by kind of data, in units of u", "", *_markdown_table(errors[0], errors[1:])]
     lines += ["", "## Versions", "", *(f"- {name}: {value}" for name, value in result.setting.versions)]
     return "\n".join(lines) + "\n"
-
-
-def _errors_markdown(result: BenchResult) -> list[str]:
-    """A row a shape and kind of data, for each contender two errors; nothing where none were measured."""
-    head, *rows = kinds_table(result) or [[]]
-    return ["", "## Errors by kind of data, in units of u", "", *_markdown_table(head, rows)] if rows else []
 
 
 def _times(name: str, row: BenchRow, keys: tuple[str, ...]) -> Sequence[str]:
