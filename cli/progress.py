@@ -81,9 +81,7 @@ class TuneShown(Shown, Progress):
         self._best: Record | None = None
         self._budget = Budget(1, 1.0)
 
-    def started(
-        self, problem: Problem, device: DeviceInfo, variants: int | None, budget: Budget, resumed: int
-    ) -> None:
+    def started(self, problem: Problem, device: DeviceInfo, variants: int | None, budget: Budget, resumed: int) -> None:
         """The opening line."""
         self._budget, self.begun_s = budget, time.monotonic()
         self.done, self.total = resumed, budget.trials if variants is None else min(budget.trials, variants)
@@ -98,7 +96,7 @@ class TuneShown(Shown, Progress):
     def resumed(self, problem: Problem, device: DeviceInfo, config: Config, entry: Entry) -> None:
         """A row of the file of trials."""
         if self._trials:
-            self._trials.told(problem, device.key, config, entry, "tried by an earlier run")
+            self._trials.entered(problem, device.key, config, entry, "tried by an earlier run")
 
     def tried(self, tried: Tried, best: Record | None) -> None:
         """One more; a line every few seconds."""
@@ -212,7 +210,7 @@ class WorkersShown(Shown, Told):
     def tried(self, problem: Problem, device_key: str, told: Tells) -> None:
         """One more of one that runs."""
         if self._trials:
-            self._trials.told(problem, device_key, told.config, told.entry)
+            self._trials.entered(problem, device_key, told.config, told.entry)
         running = self._running.setdefault(problem, [0, 0, None, ""])
         running[0] += 1
         time_us = told.entry.time_us
