@@ -1,4 +1,4 @@
-"""`tilewright bench`: every shape of a suite, ours against the vendor's libraries."""
+"""`tilewright bench`: the shapes of a suite, ours beside the vendor's libraries."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def bench_command(
     store: Path | None,
     **shapes: Any,
 ) -> int:
-    """Time the shapes and print, save and draw the results; the exit status."""
+    """Time the shapes, print, save and draw the results, and return the exit status."""
     if plot_file:
         check_plot(plot_file)
     if configs and tune_first:
@@ -68,7 +68,7 @@ def bench_command(
 
 
 def show_bench(console: Console, result: BenchResult) -> None:
-    """Print a row a shape, the geometric means, and what they leave open."""
+    """Print a row for each shape, the geometric means, and the closing lines."""
     if result.rows:
         say(console, f"{result.dtypes} on {result.device.name}", style="bold")
         head, *rows, means = table(bench_columns(result), console.width)
@@ -80,17 +80,17 @@ def show_bench(console: Console, result: BenchResult) -> None:
 
 
 def _tune(console: Console, problems: list[Problem], info: DeviceInfo, effort: Effort, store: Path | None) -> bool:
-    """Tune the shapes that have no record of their own; False where Ctrl-C ended it. One that cannot be tuned is timed
-    as it is."""
+    """Tune the shapes that have no record of their own; False where Ctrl-C ended that. A shape that cannot be tuned is
+    timed as it is."""
     with kept_between_runs():
         for problem in options.untuned(problems, info, store):
             progress = TuneShown(console)
             try:
                 with progress.drawn():
-                    found = tune(problem, device=info.selector, effort=effort, store=store, progress=progress)
-            except (ShapeError, TuningError) as error:  # it costs this shape's tuning alone
+                    tuned = tune(problem, device=info.selector, effort=effort, store=store, progress=progress)
+            except (ShapeError, TuningError) as error:  # only this shape stays untuned
                 click.echo(f"note: not tuned: {plain(str(error))}", err=True)
                 continue
-            if found.stopped == "interrupt":
+            if tuned.stopped == "interrupt":
                 return False
     return True

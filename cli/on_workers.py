@@ -1,4 +1,4 @@
-"""`tune` on several devices: of this machine, or of a Dask cluster."""
+"""`tune` on several devices of this machine or of a Dask cluster."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -26,10 +26,11 @@ from .tables import counted, new_console, plain, say
 from .trials import TrialsFile
 
 MISSING = "{} needs the extra [cluster], which is not installed: pip install 'tilewright[cluster]'"
+"""Error line for an option or command that needs the extra."""
 
 
-def wanted(several: dict[str, Any], device: str, problems: Sequence[Problem]) -> bool:
-    """Whether several devices are meant: asked for, or several GPUs that meet several problems."""
+def uses_workers(several: dict[str, Any], device: str, problems: Sequence[Problem]) -> bool:
+    """Whether several devices tune: the options ask for them, or there are several GPUs for several problems."""
     if several["workers"] is not None or several["scheduler"]:
         return True
     for name in ("device_key", *TLS):
@@ -47,12 +48,13 @@ def wanted(several: dict[str, Any], device: str, problems: Sequence[Problem]) ->
 
 
 def installed() -> bool:
-    """Whether the extra is."""
+    """Whether the extra [cluster] is installed."""
     return importlib.util.find_spec("distributed") is not None
 
 
 def devices_here(device: str, count: int | None, key: str) -> list[DeviceInfo]:
-    """Of this machine. Raises UsageError, DeviceError."""
+    """Devices of this machine for workers: `count` ones, or with None or 0 all GPUs of one model, which `key` names.
+    Raises UsageError and DeviceError."""
     if device not in ("auto", "cuda", "host"):
         raise click.UsageError(
             f"--workers excludes --device {device}; name cuda or host, and a single GPU by CUDA_VISIBLE_DEVICES"
@@ -103,7 +105,7 @@ def tuned_on_workers(
     arguments: dict[str, Any],
     several: dict[str, Any],
 ) -> int:
-    """`tune` by workers; `several` has the arguments of ON_WORKERS, `arguments` the others. The exit status."""
+    """Tune on workers and return the exit status; `several` has the arguments of ON_WORKERS, `arguments` the others."""
     count, scheduler, key = several["workers"], several["scheduler"], several["device_key"]
     _check(count, scheduler, device, arguments.pop("record"))
     from ..tuner.cluster import client, link, models
@@ -146,10 +148,10 @@ def tuned_on_workers(
         try:
             with shown.drawn():
                 run.run(back if scheduler else None)
-        except TuningError as error:  # what is done is shown all the same
+        except TuningError as error:  # the results so far are shown below
             click.echo(f"tilewright: {plain(str(error))}", err=True)
         finally:
-            here = run.client  # another one, where the scheduler went away and came back
+            here = run.client  # a new client, where the scheduler went away and came back
     done = [run.results[each] for each in problems if each in run.results]
     if done:
         say(console, "")
