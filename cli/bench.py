@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..codegen.config import Config
-from ..codegen.errors import ShapeError, TuningError
+from ..codegen.errors import ShapeError, TuningError, check
 from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.files import spared
@@ -40,8 +40,7 @@ def bench_command(
     """Time the shapes, print, save and draw the results, and return the exit status."""
     if plot_file:
         check_plot(plot_file)
-    if configs and tune_first:
-        raise click.UsageError("--config and --tune exclude each other; leave out one")
+    check(not (configs and tune_first), "--config and --tune exclude each other; leave out one")
     problems = options.problems_of(**shapes)
     options.distinct({"--json": json_file, "--markdown": markdown, "--plot": plot_file})
     info = options.chosen(device)

@@ -11,7 +11,7 @@ from ..codegen.bundle import Served
 from ..codegen.config import Config
 from ..codegen.emit import Layout, emit
 from ..codegen.emitted import Emitted
-from ..codegen.errors import check
+from ..codegen.errors import ConfigError, check
 from ..codegen.plain import plain
 from ..codegen.problem import Problem
 from ..runtime.store.store import Store
@@ -47,14 +47,13 @@ def emit_command(
     if is_plain:
         others = {"suite": suite, "arch": arches, "device-key": keys, **layout}
         for other in (each.replace("_", "-") for each, value in others.items() if value):
-            raise click.UsageError(f"--plain excludes --{other}; leave out one")
-        if len(configs) != 1:
-            raise click.UsageError("--plain needs one variant; name it by --config")
+            raise ConfigError(f"--plain excludes --{other}; leave out one")
+        check(len(configs) == 1, "--plain needs one variant; name it by --config")
         problem = _only_problem(shapes or (_PLAIN_SHAPE,), dtypes, trans, accuracy)
         _write(plain(problem, configs[0], "matmul" if name is None else name), output, overwrite)
         return
-    if not shapes and suite is None and not configs:
-        raise click.UsageError("emit needs a shape or a variant; name it by --shape, --suite or --config")
+    is_named = bool(shapes or configs) or suite is not None
+    check(is_named, "emit needs a shape or a variant; name it by --shape, --suite or --config")
     shelf = Store(store)
     # A variant's text serves every shape: without a named one it is emitted for the smallest that every edge allows.
     if configs and not shapes and suite is None:

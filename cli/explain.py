@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..codegen.config import Config
+from ..codegen.errors import check
 from ..codegen.problem import Problem
 from ..runtime.check.roofline import rates_of
 from ..runtime.store.codec import encode
@@ -42,8 +43,7 @@ def explain_command(
     store: Path | None,
 ) -> None:
     """Print the results of look-ups, and the shortlists that they come from."""
-    if not shapes:
-        raise click.UsageError("explain needs a shape; name it by --shape, as 1024x768x512")
+    check(bool(shapes), "explain needs a shape; name it by --shape, as 1024x768x512")
     problems = dict.fromkeys(Problem.parse(shape, dtype, trans, accuracy) for shape in shapes)
     shelf = Store(store)
     devices, notes = targets(arches, keys, device, shelf)

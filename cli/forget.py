@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from ..codegen.errors import StoreError
+from ..codegen.errors import ConfigError, StoreError, check
 from ..runtime.device.cache import remove_kernels
 from ..runtime.store.store import Store
 from ..tuner.forget import Holdings
@@ -25,8 +25,8 @@ def forget_command(
     store: Path | None,
 ) -> int:
     """Remove the records, journals and compiled kernels; the exit status."""
-    if bool(shapes) == everything:
-        raise click.UsageError("forget takes either --shape or --all, which is every shape; name one of the two")
+    either = "forget takes either --shape or --all, which is every shape; name one of the two"
+    check(bool(shapes) != everything, either)
     selection, shelf = options.Selection(shapes or None, dtype, trans, accuracy, device_key), Store(store)
     holdings = Holdings.of(shelf, selection.takes)
     shipped = sum(selection.takes(record.device, record.problem) for record in shelf.both()[1])
@@ -52,11 +52,11 @@ def _words(holdings: Holdings) -> str:
 
 
 def _sure(holdings: Holdings, cache: bool) -> bool:
-    """Whether the user answers yes. Raises UsageError where there is no terminal to ask at."""
+    """Whether the user answers yes. Raises ConfigError where there is no terminal to ask at."""
     kernels = ", and compiled kernels" if cache else ""
     try:
         return click.confirm(f"remove {_words(holdings)}{kernels} from {holdings.store.root}?")
     except click.Abort as error:
         if sys.stdin.isatty():  # Ctrl-C
             raise
-        raise click.UsageError("--all asks a question first, and nobody answers here; add --yes") from error
+        raise ConfigError("--all asks a question first, and nobody answers here; add --yes") from error

@@ -34,10 +34,8 @@ def uses_workers(several: dict[str, Any], device: str, problems: Sequence[Proble
     if several["workers"] is not None or several["scheduler"]:
         return True
     for name in ("device_key", *TLS):
-        if several[name]:
-            raise click.UsageError(
-                f"--{name.replace('_', '-')} is for --workers or --scheduler; add one, or leave it out"
-            )
+        option = f"--{name.replace('_', '-')}"
+        check(not several[name], f"{option} is for --workers or --scheduler; add one, or leave it out")
     if device not in ("auto", "cuda") or len(problems) < 2:
         return False
     gpus = [info for info in available()[0] if info.uuid]
@@ -54,28 +52,22 @@ def installed() -> bool:
 
 def devices_here(device: str, count: int | None, key: str) -> list[DeviceInfo]:
     """Devices of this machine for workers: `count` ones, or with None or 0 all GPUs of one model, which `key` names.
-    Raises UsageError and DeviceError."""
-    if device not in ("auto", "cuda", "host"):
-        raise click.UsageError(
-            f"--workers excludes --device {device}; name cuda or host, and a single GPU by CUDA_VISIBLE_DEVICES"
-        )
+    Raises ConfigError and DeviceError."""
+    remedy = "name cuda or host, and a single GPU by CUDA_VISIBLE_DEVICES"
+    check(device in ("auto", "cuda", "host"), f"--workers excludes --device {device}; {remedy}")
     info = options.chosen(device)
     if info.arch.is_host:
-        if not count:
-            raise click.UsageError(
-                "--workers auto is one for each GPU, and there is none here; --workers N is N on the processor"
-            )
+        none = "--workers auto is one for each GPU, and there is none here; --workers N is N on the processor"
+        check(bool(count), none)
         check(key in ("", info.key), f"--device-key must be {info.key} here, got {key!r}", DeviceError)
-        return [info] * count
+        return [info] * (count or 0)
     gpus = [each for each in available()[0] if each.uuid and each.key == (key or info.key)]
     check(bool(gpus), _no_worker(key), DeviceError)
     others = sorted({each.key for each in available()[0] if each.uuid} - {gpus[0].key})
     if others and not key:
         click.echo(f"note: {gpus[0].key} alone is used; --device-key names another: {', '.join(others)}", err=True)
-    if count and count > len(gpus):
-        raise click.UsageError(
-            f"--workers {count}: there are {counted(len(gpus), 'GPU')} of {key or info.key} here; name fewer, or auto"
-        )
+    few = f"--workers {count}: there are {counted(len(gpus), 'GPU')} of {key or info.key} here; name fewer, or auto"
+    check((count or 0) <= len(gpus), few)
     return gpus[: count or None]
 
 
@@ -88,12 +80,9 @@ def _no_worker(key: str) -> str:
 def _check(count: int | None, scheduler: str | None, device: str, record: Path | None) -> None:
     name = "--scheduler" if scheduler else "--workers"
     check(installed(), MISSING.format(name), DeviceError)
-    if scheduler and (count is not None or device != "auto"):
-        raise click.UsageError(
-            "--scheduler excludes --workers and --device, as its workers have devices of their own; leave them out"
-        )
-    if record:
-        raise click.UsageError(f"--record excludes {name}; --csv writes the trials too")
+    excludes = "--scheduler excludes --workers and --device, as its workers have devices of their own; leave them out"
+    check(not scheduler or (count is None and device == "auto"), excludes)
+    check(record is None, f"--record excludes {name}; --csv writes the trials too")
 
 
 def tuned_on_workers(

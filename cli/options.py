@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from ..codegen.errors import ConfigError, check
 from ..codegen.problem import DType, Problem
 from ..runtime.device.detect import choose
 from ..runtime.device.protocol import DeviceInfo
@@ -61,25 +62,20 @@ def problems_of(
     accuracy: str,
 ) -> list[Problem]:
     """The problems that the options name, each once: a suite's, those of the ranges, then single shapes. Raises
-    UsageError, ConfigError, ShapeError or ArgumentTypeError."""
+    ConfigError, ShapeError or ArgumentTypeError."""
     kind = dtype, trans, accuracy
     problems = list(suite_problems(suite, *kind)) if suite is not None else []
     sizes = {"--m": m, "--n": n, "--k": k}
     missing = [name for name, each in sizes.items() if each is None]
     ranges = [each for each in sizes.values() if each is not None]
-    if ranges and missing:
-        raise click.UsageError(f"--m, --n and --k go together; add {' and '.join(missing)}")
-    if (count := math.prod(map(len, ranges))) > MAX_PROBLEMS:
-        raise click.UsageError(
-            f"--m, --n and --k make {count:,} shapes, {MAX_PROBLEMS:,} are taken at most; take larger steps"
-        )
+    check(not (ranges and missing), f"--m, --n and --k go together; add {' and '.join(missing)}")
+    count, limit = math.prod(map(len, ranges)), f"{MAX_PROBLEMS:,} are taken at most"
+    check(count <= MAX_PROBLEMS, f"--m, --n and --k make {count:,} shapes, {limit}; take larger steps")
     if ranges:
         problems += (Problem.parse("x".join(map(str, each)), *kind) for each in itertools.product(*ranges))
     problems = list(dict.fromkeys([*problems, *(Problem.parse(each, *kind) for each in shapes)]))
-    if len(problems) > MAX_PROBLEMS:
-        raise click.UsageError(
-            f"all options together make {len(problems):,} shapes, {MAX_PROBLEMS:,} are taken at most; name fewer"
-        )
+    text = f"all options together make {len(problems):,} shapes, {limit}; name fewer"
+    check(len(problems) <= MAX_PROBLEMS, text)
     return problems
 
 
@@ -105,7 +101,7 @@ def untuned(problems: Sequence[Problem], info: DeviceInfo, store: Path | None) -
 
 
 def distinct(files: dict[str, Path | None]) -> None:
-    """Raise UsageError where two options would write one file; `files` has the file of each option."""
+    """Raise ConfigError where two options would write one file; `files` has the file of each option."""
     option_of: dict[Path | int, str] = {}
     for name, path in files.items():
         if path is None:
@@ -114,4 +110,4 @@ def distinct(files: dict[str, Path | None]) -> None:
         if place is None and (path.is_file() or not path.exists()):  # /dev/null may be named twice
             place = path.resolve()
         if place is not None and (other := option_of.setdefault(place, name)) != name:
-            raise click.UsageError(f"{other} and {name} would both write {path}; name two files")
+            raise ConfigError(f"{other} and {name} would both write {path}; name two files")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..codegen.errors import DeviceError
+from ..codegen.errors import DeviceError, check
 from ..codegen.problem import Grade, Problem
 from ..runtime.store.store import Store
 from ..tuner.bench.report import save
@@ -37,15 +37,12 @@ def report_command(
     sources = {"--shape": shape, "--device-key": device_key, "--recording": recording, "--results": results}
     words = [word for name, value in sources.items() if value for word in (name, str(value))]
     if benches:
-        if words or ncu:
-            raise click.UsageError(f"--bench excludes {words[0] if words else '--ncu'}; leave out one")
+        check(not (words or ncu), f"--bench excludes {words[0] if words else '--ncu'}; leave out one")
         words = [word for path in benches for word in ("--bench", str(path))]
         text = page.bench_page([read_bench(path) for path in benches], _again(words, output))
     else:
-        if shape is None and not (recording or results):
-            raise click.UsageError(
-                "report needs a tuning or a bench; name it by --shape, --recording, --results or --bench"
-            )
+        is_named = shape is not None or bool(recording or results)
+        check(is_named, "report needs a tuning or a bench; name it by --shape, --recording, --results or --bench")
         problem = Problem.parse(shape, dtype, trans, accuracy) if shape is not None else None
         words += ["--dtype", dtype, "--trans", trans] if shape else []
         words += ["--accuracy", accuracy] if problem and problem.accuracy is not Grade.IEEE else []

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from ..codegen.errors import ConfigError, meant
+from ..codegen.errors import check, meant
 from ..codegen.problem import Grade, Problem
 from ..runtime.store.codec import encode
 from ..runtime.store.record import Record
@@ -37,14 +37,12 @@ def show_command(
     store: Path | None,
 ) -> None:
     """Print the records, as a table, JSON or comma-separated values."""
-    if json_file and as_csv:
-        raise click.UsageError("--json and --csv exclude each other; leave out one")
+    check(not (json_file and as_csv), "--json and --csv exclude each other; leave out one")
     selection = options.Selection(None if shape is None else (shape,), dtype, trans, accuracy, device_key)
     layers = Store(store).layers()
     keys = {record.device for layer in layers for record in layer}
-    if device_key is not None and device_key not in keys:
-        near = meant(device_key, keys)
-        raise ConfigError(f"--device-key must be one of {', '.join(sorted(keys))}, got {device_key!r}{near}")
+    text = f"--device-key must be one of {', '.join(sorted(keys))}, got {device_key!r}{meant(device_key, keys)}"
+    check(device_key is None or device_key in keys, text)
     own, shipped = (tuple(each for each in layer if selection.takes(each.device, each.problem)) for layer in layers)
     records = fastest((*own, *shipped)) if best else (*own, *shipped)
     if json_file:

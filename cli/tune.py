@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from ..codegen.errors import ShapeError, TuningError, check_path
+from ..codegen.errors import ShapeError, TuningError, check, check_path
 from ..codegen.problem import Problem
 from ..runtime.files import is_stream
 from ..tuner.measure.child import kept_between_runs
@@ -41,17 +41,15 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
         _replay(device.removeprefix("replay:"), *(arguments[name] for name in ("sampler", "trials", "seconds", "seed")))
         return 0
     problems = options.problems_of(**shapes)
-    if not problems:
-        raise click.UsageError("tune needs a shape; name it by --shape, by --suite, or by --m, --n and --k")
+    check(bool(problems), "tune needs a shape; name it by --shape, by --suite, or by --m, --n and --k")
     record = arguments["record"]
-    if record and len(problems) > 1:
-        raise click.UsageError(f"--record takes one shape, got {len(problems)}; name one by --shape")
-    if record and is_stream(record):
-        raise click.UsageError(f"--record writes two files, got {record}; name a file, such as run.json.gz")
+    if record:
+        check(len(problems) == 1, f"--record takes one shape, got {len(problems)}; name one by --shape")
+        check(not is_stream(record), f"--record writes two files, got {record}; name a file, such as run.json.gz")
     files = {"--json": json_file, "--csv": csv_file, "--record": record}
     options.distinct(files | {"--record, for T4,": record and t4_path(record)})
-    if arguments["configs"] and (arguments["trials"] or arguments["spaces"]):
-        raise click.UsageError("--config tries these variants alone; leave out --trials and --spaces, or --config")
+    alone = not (arguments["configs"] and (arguments["trials"] or arguments["spaces"]))
+    check(alone, "--config tries these variants alone; leave out --trials and --spaces, or --config")
     if uses_workers(several, device, problems):
         return tuned_on_workers(problems, device, skip_tuned, csv_file, json_file, arguments, several)
     info = options.chosen(device)
@@ -107,7 +105,7 @@ def _one_by_one(
 
 
 def _check_replay(device: str) -> None:
-    """Raise UsageError for options that a search in a recording would ignore."""
+    """Raise ConfigError for options that a search in a recording would ignore."""
     context = click.get_current_context()
     refused = [
         option.opts[0]
@@ -115,9 +113,8 @@ def _check_replay(device: str) -> None:
         if option.name not in _REPLAY_OPTIONS
         and context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
     ]
-    if refused:
-        taken = ", ".join(f"--{name}" for name in _REPLAY_OPTIONS if name != "device")
-        raise click.UsageError(f"--device {device} excludes {', '.join(refused)}; leave these out: it takes {taken}")
+    allowed = ", ".join(f"--{name}" for name in _REPLAY_OPTIONS if name != "device")
+    check(not refused, f"--device {device} excludes {', '.join(refused)}; leave these out: it takes {allowed}")
 
 
 def _replay(name: str, sampler: str | None, trials: int | None, seconds: float | None, seed: int) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..codegen.errors import ConfigError, absolute, check_path
+from ..codegen.errors import ConfigError, absolute, check, check_path
 from ..runtime.files import STDOUT, check_output, descriptor_of
 
 if TYPE_CHECKING:
@@ -26,12 +26,9 @@ class PathValue(click.Path):
     """A path, in which `~` is a home; the empty path is refused."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            path = check_path(_name(param), str(value))
-            if path is not None and not (ctx is not None and ctx.resilient_parsing):
-                absolute(_name(param), path)
-        except ConfigError as error:
-            raise click.UsageError(str(error), ctx) from error
+        path = check_path(_name(param), str(value))
+        if path is not None and not (ctx is not None and ctx.resilient_parsing):
+            absolute(_name(param), path)
         return super().convert(str(path), param, ctx)
 
 
@@ -44,13 +41,9 @@ class OutputFile(PathValue):
         if ctx is not None and ctx.resilient_parsing:
             return path  # a completion writes nothing
         name = _name(param)
-        try:
-            folder = absolute(name, path).parent
-            if not folder.is_dir():
-                raise ConfigError(f"{name} {path}: there is no folder {folder}; make it, or name another file")
-            check_output(name, path)
-        except ConfigError as error:
-            raise click.UsageError(str(error), ctx) from error
+        folder = absolute(name, path).parent
+        check(folder.is_dir(), f"{name} {path}: there is no folder {folder}; make it, or name another file")
+        check_output(name, path)
         if ctx is not None and descriptor_of(path) == 1:
             ctx.meta[_AT_STDOUT] = name
         return path
