@@ -36,7 +36,7 @@ def show_result(console: Console, result: Result, store: Path | None) -> None:
         speed += f", {least_us / us:.1%} of the bound"
     say(console, f"winner: {best.config}", style="bold")
     say(console, f"  {speed}, {beside_vendor(result)}{_error(result)}", style="bold")
-    say(console, *_between(result), *_kept(result), "")
+    say(console, *_between(result), *_stored_line(result), "")
     head, first, *others = table(_columns(result), console.width)
     first.stylize("bold")
     say(console, head, first, *others, "", *summary(result))
@@ -89,7 +89,7 @@ def not_kept(result: Result) -> str:
     return "nothing is kept: the winner is what the library runs for this shape already"
 
 
-def _kept(result: Result) -> list[str]:
+def _stored_line(result: Result) -> list[str]:
     """Line on whether the store has the winner; none for the plain case, a new winner of a search."""
     if not result.kept:
         return [f"  {not_kept(result)}"]

@@ -73,8 +73,8 @@ def show_layers(console: Console, own: Sequence[Record], shipped: Sequence[Recor
     unless `with_shipped`."""
     layers = ((own, "your own"), (shipped if with_shipped else (), "shipped with tilewright"))
     groups = [
-        (f"{plain(device)}, {whose}", list(group))
-        for layer, whose in layers
+        (f"{plain(device)}, {owner}", list(group))
+        for layer, owner in layers
         for device, group in itertools.groupby(layer, lambda record: record.device)
     ]
     _show_groups(console, groups, devices=False)

@@ -88,13 +88,8 @@ def explain(problem: Problem, info: DeviceInfo, shelf: Store, spaces: Path | Non
         near=tuple(near[:NEAR]),
         choices=tuple(choice for choice in ranked if choice.config != lookup.config),
         variants=tuple((name, counts[name]) for name in families() if counts.get(name)),
-        unable=tuple(Unable(family, _first_rejection(family, problem, info)) for family in lacking),
+        unable=tuple(Unable(family, next(rejections(problem, family_named(family)(), info), "")) for family in lacking),
     )
-
-
-def _first_rejection(family: str, problem: Problem, info: DeviceInfo) -> str:
-    default: Config = family_named(family)()
-    return next(rejections(problem, default, info), "")
 
 
 def _serves(tuned: Problem, problem: Problem) -> bool:

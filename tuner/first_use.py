@@ -38,7 +38,7 @@ DUEL_SHARE, DUEL_TRIES = 0.06, 9
 """Share of the seconds that is reserved for the duel, and number of trials whose median time is reserved as well."""
 
 
-def measured(device: Device, problem: Problem, store: Store, found: Found, seconds: float) -> Found:
+def measured(device: Device, problem: Problem, store: Store, lookup: Found, seconds: float) -> Found:
     """Search the likely kernels, the looked-up one among them, for some `seconds`, and store the fastest right one.
 
     The search has memory of its own, and the processor waits. A record that another thread stored meanwhile is returned
@@ -55,14 +55,14 @@ def measured(device: Device, problem: Problem, store: Store, found: Found, secon
             return Found(stored.config, "exact", stored)
         evaluator = InProcess(info, problem, device, len(os.sched_getaffinity(0)), brief=True)
         likely = [choice.config for choice in shortlist(problem, info, tuple(store.records()), ENTRIES)]
-        search = AskAhead(Unrecorded(Neighbourhood(Forecast(problem, info), (found.config, *likely), LEAST_OUTCOMES)))
-        first, budget = (found.config,), Budget(TRIALS, seconds, GAIN)
+        search = AskAhead(Unrecorded(Neighbourhood(Forecast(problem, info), (lookup.config, *likely), LEAST_OUTCOMES)))
+        first, budget = (lookup.config,), Budget(TRIALS, seconds, GAIN)
         duel = DuelTerms(ROUNDS, 0.0, DUEL_TRIES, 0.0, ())
         run = Run(Plan(search, LOCAL, {}, KEEP, (), first, duel=duel), budget, Progress())
         try:
             run.explore(evaluator, begin + seconds * (1 - DUEL_SHARE), patience=math.inf)
             if run.best is None:
-                return found
+                return lookup
             record = replace(run.best, effort=FIRST_USE)
             if not evaluator.given_up:
                 with suppress(*FAILURES, TuningError):  # the fastest of the search serves without a duel

@@ -30,7 +30,7 @@ class Holdings:
 
     @classmethod
     def of(cls, store: Store, takes: Callable[[str, Problem], bool]) -> "Holdings":
-        """What the store has of the device keys and problems that a selection takes."""
+        """The holdings of a store for the device keys and problems that a selection takes."""
         records = tuple(record for record in store.both()[0] if takes(record.device, record.problem))
         return cls(store, records, tuple(each for each in _journals(store.root / "trials") if takes(*each[1:])))
 

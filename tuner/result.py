@@ -57,7 +57,7 @@ class Result:
     guessed_us: float | None
     """Least microseconds among the first 16 guesses, None where none worked."""
     stopped: str
-    """What ended the search: trials, seconds, gain, space, interrupt or crashes."""
+    """Cause of the end of the search: trials, seconds, gain, space, interrupt or crashes."""
     expected_gain: float | None = None
     """Share of the best time that the next 40 variants were expected to save at the end; None where the sampler does
     not say."""
@@ -82,9 +82,7 @@ class Result:
 class Progress:
     """Listener that a run calls as it goes on; its own methods do nothing."""
 
-    def started(
-        self, problem: Problem, device: DeviceInfo, variants: int | None, budget: Budget, resumed: int
-    ) -> None:
+    def started(self, problem: Problem, device: DeviceInfo, variants: int | None, budget: Budget, resumed: int) -> None:
         """Called once before the first variant, with the number of variants where they are listed, else None."""
 
     def resumed(self, problem: Problem, device: DeviceInfo, config: Config, entry: Entry) -> None:

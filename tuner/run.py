@@ -55,9 +55,7 @@ class Run:
         """Number of variants that earlier runs tried."""
         return len(self.plan.earlier)
 
-    def explore(
-        self, evaluator: Evaluator, deadline: float, patience: float, interrupted: Sequence[int] = ()
-    ) -> str:
+    def explore(self, evaluator: Evaluator, deadline: float, patience: float, interrupted: Sequence[int] = ()) -> str:
         """Try what the search chooses until a limit, and return what ended it. The run waits for the plan's `first`
         variants at most `patience` seconds beyond the deadline; a number among `interrupted` asks for the end."""
         plan, begun = self.plan, set[Config]()

@@ -132,14 +132,14 @@ class _Contest:
         )
 
     @contextmanager
-    def _noted(self, what: str) -> Iterator[None]:
-        """Turn a failure that leaves the device usable into a note of the row, which begins with `what`."""
+    def _noted(self, subject: str) -> Iterator[None]:
+        """Turn a failure that leaves the device usable into a note of the row, which begins with `subject`."""
         try:
             yield
         except DeviceFaultError:
             raise
         except (LaunchError, DeviceError, CompileError) as error:
-            self._notes.append(f"{what}: {one_line(error)}")
+            self._notes.append(f"{subject}: {one_line(error)}")
 
     def _checked(self, verifier: Verifier, name: str, launch: Launch) -> str:
         """The reason that a contender's result is wrong; empty where it is right."""

@@ -41,10 +41,10 @@ _PRINTED = Palette("#000000", "#8a8f98", ("#1b6ca8", "#e07b39", "#7a9e3d", "#8e5
 """Colours of a plot on white."""
 
 
-def check_matplotlib(what: str) -> None:
-    """Raise DeviceError where matplotlib, which `what` needs, is missing."""
+def check_matplotlib(user: str) -> None:
+    """Raise DeviceError where matplotlib, which `user` needs, is missing."""
     missing = importlib.util.find_spec("matplotlib") is None
-    check(not missing, f"{what} needs matplotlib; get it with pip install 'tilewright[plot]'", DeviceError)
+    check(not missing, f"{user} needs matplotlib; get it with pip install 'tilewright[plot]'", DeviceError)
 
 
 def check_plot(path: Path) -> None:

@@ -217,7 +217,7 @@ def _error(value: float | None) -> str:
 
 
 def _used(row: BenchRow) -> str:
-    """Whose product `matmul` takes."""
+    """The library whose product `matmul` takes, or `ours`; empty where cuBLAS did not run."""
     return "" if row.rival("cublas") is None else TITLES["cublas"] if row.handed_over else "ours"
 
 
@@ -283,8 +283,8 @@ def bench_closing(result: BenchResult) -> list[str]:
         lines.append(f"A/A, a kernel against itself in the same rounds: within {result.worst_aa:.1%} of 1 in every row")
     held = [f"{name} {row.clock_mhz:.0f} MHz" for name, row in named if row.held_back]
     if held:
-        whose = "each at its own" if result.turn_seconds else "all at one, --turns 0.5 for their own"
-        lines.append(f"clocks held back for power or heat, {whose}: {', '.join(held)}")
+        owner = "each at its own" if result.turn_seconds else "all at one, --turns 0.5 for their own"
+        lines.append(f"clocks held back for power or heat, {owner}: {', '.join(held)}")
     rates = _rates(result)
     if rates and result.rows:
         dtypes = dict.fromkeys(row.problem.dtype for row in result.rows)

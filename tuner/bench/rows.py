@@ -3,6 +3,7 @@
 import math
 import statistics
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...codegen.problem import Grade, Problem
 from ...runtime.device.protocol import DeviceInfo
@@ -61,11 +62,6 @@ class Rival:
     """Confidence interval of `between_ratio`."""
     eager_ratio: float | None = None
     """Median over the calls of the rival's eager time over ours."""
-
-    def without_ratios(self) -> "Rival":
-        """The rival's times alone."""
-        none = replace(self, ratio=None, interval=None, eager_ratio=None)
-        return replace(none, between_ratio=None, between_interval=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +126,8 @@ class BenchRow:
 
     def __post_init__(self) -> None:
         if self.noisy:
-            object.__setattr__(self, "rivals", tuple(rival.without_ratios() for rival in self.rivals))
+            no_ratios: Any = dict.fromkeys(("ratio", "interval", "between_ratio", "between_interval", "eager_ratio"))
+            object.__setattr__(self, "rivals", tuple(replace(rival, **no_ratios) for rival in self.rivals))
 
     @property
     def noisy(self) -> bool:
@@ -196,7 +193,7 @@ class BenchResult:
     """Number of shapes that the run was started for."""
     rows: tuple[BenchRow, ...] = ()
     stopped: str = ""
-    """What ended the run early: `interrupt`, or crashes in words; empty where it came to its end."""
+    """Cause of an early end: `interrupt`, or crashes in words; empty where it came to its end."""
     turn_seconds: float = 0.0
     """Seconds of each contender's turn; 0 where batches alternated."""
 

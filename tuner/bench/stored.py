@@ -50,10 +50,10 @@ def _device(document: dict[str, Any]) -> DeviceInfo:
     name = str(document["device"])
     facts = document.get("device_facts")
     if facts is None:
-        known = KNOWN.get(DeviceInfo.key_of(name))
-        if known is None:
+        info = KNOWN.get(DeviceInfo.key_of(name))
+        if info is None:
             raise ConfigError(f"it tells nothing of {name!r}")
-        return known
+        return info
     _check_numbers(facts)
     info = cast(DeviceInfo, decode(DeviceInfo, {**facts, "arch": arch_named(facts["arch"])}, "device_facts"))
     complete = info.clock_mhz > 0 and info.bandwidth_gbs > 0 and info.sm_count > 0

@@ -45,32 +45,32 @@ def faster(own: OwnKernel, operands: Callable[[], Operands] | None = None) -> Ha
         return untimed(device.info, own.found)
     if min(problem.m, problem.n, problem.k) == 0:
         return None
-    kernel, found = own.kernel, own.found
-    if found.record is not None and found.origin == "exact" and found.record.ratio_vendor is not None:
-        return untimed(device.info, found)
+    kernel, lookup = own.kernel, own.found
+    if lookup.record is not None and lookup.origin == "exact" and lookup.record.ratio_vendor is not None:
+        return untimed(device.info, lookup)
     if operands is None and problem.bytes > _MOST_BYTES:
         return None
     try:
         with MEASURING.alone(), device.entered():
             if device.capturing(device.stream()):
                 return None
-            return by_timing(kernel, found, operands() if operands else _random(device, problem))
+            return by_timing(kernel, lookup, operands() if operands else _random(device, problem))
     except (*FAILURES, RuntimeError):  # without a library or memory (torch's too) ours serves, and raises what it must
         return None
 
 
-def untimed(info: DeviceInfo, found: Found) -> Handover | None:
+def untimed(info: DeviceInfo, lookup: Found) -> Handover | None:
     """The handover to the vendor's library, as far as it is known without timing."""
     if not info.arch.is_host:
-        return by_record(found)
-    return None if found.origin == "exact" else Handover(None, None, _ON_HOST)
+        return by_record(lookup)
+    return None if lookup.origin == "exact" else Handover(None, None, _ON_HOST)
 
 
-def by_record(found: Found) -> Handover | None:
+def by_record(lookup: Found) -> Handover | None:
     """The handover by the duel of an exact record: the library must be faster by more than a tie and the rounds'
     interval, and must have been right on that data."""
-    record = found.record
-    if found.origin != "exact" or record is None or record.ratio_vendor is None:
+    record = lookup.record
+    if lookup.origin != "exact" or record is None or record.ratio_vendor is None:
         return None
     ratio, interval = record.ratio_vendor, record.ratio_interval
     if ratio * (1 + TIE) >= 1 or (interval is not None and interval[1] >= 1):
@@ -81,7 +81,7 @@ def by_record(found: Found) -> Handover | None:
     return None if wrong else Handover(us, 1.0, why)
 
 
-def by_timing(kernel: Kernel, looked_up: Found, operands: Operands) -> Handover | None:
+def by_timing(kernel: Kernel, lookup: Found, operands: Operands) -> Handover | None:
     """The handover by timing both: the library must be faster in all rounds but one, and by more than a tie. Raises one
     of FAILURES."""
     device, problem = kernel.device, kernel.problem
@@ -97,7 +97,7 @@ def by_timing(kernel: Kernel, looked_up: Found, operands: Operands) -> Handover 
     if ratio is None or within is None or ratio * (1 + TIE) >= 1 or within[1] >= 1:
         return None
     vendor_us, our_us = (statistics.median(timed.samples[name]) for name in ("vendor", "ours"))
-    regret = None if looked_up.regret is None else max(1.0, looked_up.regret * ratio)
+    regret = None if lookup.regret is None else max(1.0, lookup.regret * ratio)
     return Handover(vendor_us, regret, f"timing both at first use: {vendor_us:.4g} us for the {our_us:.4g} of ours")
 
 

@@ -87,7 +87,7 @@ class FeatureTable(Table):
         tile_m, tile_n, tile_k = config.cta_tile
         kind: Any = type(config)
         c |= {
-            "family": _family_places()[config.family],
+            "family": [*families()].index(config.family),
             "work": math.log2(c["elements"] / config.threads),
             "pace": tile_k / values.get("slices", 1),  # steps of k one after another in a tile
         }
@@ -191,11 +191,6 @@ class FeatureTable(Table):
             copied.append(vector)
             side_by_side.append(np.minimum(vector * lanes + tiled, row))
         return c["copies_a"] / copied[0] + c["copies_b"] / copied[1], copied, side_by_side
-
-
-@cache
-def _family_places() -> dict[str, int]:
-    return {name: place for place, name in enumerate(families())}
 
 
 @cache

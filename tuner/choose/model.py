@@ -153,7 +153,7 @@ class Table:
     def _by_config(self) -> Columns:
         """Columns of the kernels, computed once for neighbouring configs that differ only in their work decompositions,
         and columns of these decompositions."""
-        alike = [list(configs) for _, configs in itertools.groupby(self.configs, _but_for_split)]
+        alike = [list(configs) for _, configs in itertools.groupby(self.configs, _kernel_of)]
         kernels = [self._kernel(configs[0]) for configs in alike]
         columns = np.array([[*kernel.values()] for kernel in kernels], float).T
         c: Columns = dict(zip(kernels[0], columns.repeat([len(configs) for configs in alike], axis=1)))
@@ -362,14 +362,14 @@ def stacked(*rows: Floats) -> Floats:
     return array
 
 
-def _but_for_split(config: Config) -> tuple[Any, ...]:
+def _kernel_of(config: Config) -> tuple[Any, ...]:
     """The family and all groups of parameters but the work decomposition."""
     kind: Any = type(config)
-    return _reader(kind)(config)
+    return _kernel_reader(kind)(config)
 
 
 @cache
-def _reader(kind: Any) -> Callable[[Config], tuple[Any, ...]]:
+def _kernel_reader(kind: Any) -> Callable[[Config], tuple[Any, ...]]:
     return attrgetter("__class__", *(field.name for field in dataclasses.fields(kind) if field.name != "split"))
 
 

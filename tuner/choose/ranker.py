@@ -205,11 +205,11 @@ class Ranker:
     ) -> Iterator[Predicted]:
         """The ranked configs, with splits of k that fill the device for the first ones: only on measured devices is it
         known which work decompositions pay."""
-        had, more = {each.config for each in ranked}, dict[Config, None]()
+        present, more = {each.config for each in ranked}, dict[Config, None]()
         for each in ranked[:_FILLING]:
             for values in filling_splits(each.config, problem, info.sm_count):
                 config = each.config.changed(**values)
-                if config not in had and serves(config, problem, info):
+                if config not in present and serves(config, problem, info):
                     more[config] = None
         if more:
             first = ranked[0]

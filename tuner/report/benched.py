@@ -63,8 +63,8 @@ def benched(result: BenchResult, name: str) -> Benched:
         ("speed", "Speed by shape", draw_speeds),
     )
     charts = tuple(
-        chart(f"{name}-{what}", title, partial(draw, result), lines_of(result))
-        for what, title, draw in drawings
+        chart(f"{name}-{kind}", title, partial(draw, result), lines_of(result))
+        for kind, title, draw in drawings
         if done
     )
     variants = tuple((row.problem.shape, figure(row.ours_us), row.config) for row in done)

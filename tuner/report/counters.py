@@ -30,8 +30,8 @@ def counters(problem: Problem, config: Config, gpu: DeviceInfo | None) -> tuple[
         ncu is not None, "--ncu needs Nsight Compute, and PATH has no ncu; install it, or leave out --ncu", DeviceError
     )
     if here is None:
-        whose = f"the {gpu.name} of the tuning" if gpu else "a tuning on a GPU"
-        raise DeviceError(f"--ncu needs {whose}, on this machine; leave it out")
+        needed = f"the {gpu.name} of the tuning" if gpu else "a tuning on a GPU"
+        raise DeviceError(f"--ncu needs {needed}, on this machine; leave it out")
     sections = [word for section in _SECTIONS for word in ("--section", section)]
     name = ["--kernel-name", "regex:^gemm_", "--launch-skip", "1", "--launch-count", "1"]
     program = [sys.executable, "-m", __name__, here.selector, str(config)]
