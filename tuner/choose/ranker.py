@@ -32,7 +32,6 @@ from ...runtime.check.roofline import floor_us
 from ...runtime.device import launcher
 from ...runtime.device.known import KNOWN
 from ...runtime.device.protocol import DeviceInfo
-from ...runtime.locks import CachedProperty
 from .features import FEATURES, FeatureRows, FeatureTable
 from .model import Floats, typical_problems
 
@@ -82,27 +81,11 @@ class Trees:
         return predictions
 
     def _by_numpy(self, columns: FeatureRows) -> Floats:
-        features, borders, levels, first, flat = self._flattened
-        answers = (columns.take(features, axis=0) > borders).view(np.uint8)
-        leaf, *others = answers.take(levels, axis=0)
-        for level in others:
-            leaf += leaf
-            leaf += level
-        added = flat.take((leaf + first).astype(np.intp))  # indices of any other type take longer
-        predictions: Floats = (np.ones(len(first), np.float32) @ added).astype(np.float64) * self._unit
+        numbers = np.zeros((len(self.leaves), columns.shape[1]), np.intp)
+        for features, borders in zip(self._questions.T, self._borders.T):
+            numbers += numbers + (columns[features] > borders[:, None])
+        predictions: Floats = np.take_along_axis(self.leaves, numbers, axis=1).sum(axis=0) * self._unit
         return predictions
-
-    @CachedProperty
-    def _flattened(self) -> tuple[NDArray[Any], ...]:
-        """Arrays for NumPy: features and borders of all distinct questions, half of which several trees share; the
-        questions of each tree, a row for each level; the place of each tree's first leaf; and all leaves, which are
-        whole numbers far below 2^24, so that their sums are exact in any order and BLAS may add them up."""
-        questions = np.stack([self._questions.ravel(), self._borders.ravel()])
-        each, which = np.unique(questions, axis=1, return_inverse=True)
-        levels = which.reshape(self._questions.shape).T.copy()
-        first = np.arange(self.leaves.size, dtype=np.uint32).reshape(self.leaves.shape)[:, :1]
-        borders = each[1].astype(np.float32)[:, None]
-        return each[0].astype(np.intp), borders, levels, first, self.leaves.ravel().astype(np.float32)
 
 
 def trees_of(arrays: Arrays, name: str) -> Trees:
