@@ -18,6 +18,7 @@ from .report import RIVAL_NAMES
 from .rows import TITLES, BenchResult, BenchRow, Setting
 
 _MOST_BYTES = 64 << 20
+"""Most bytes of a file that is read."""
 _SMALLEST, _LARGEST = 1e-12, 1e15
 """Bounds of all times, rates and ratios that were measured."""
 
@@ -28,6 +29,7 @@ def read_bench(path: Path) -> BenchResult:
     try:
         document = json.loads(data)
         check(isinstance(document, dict), "it is no object")
+        _check_numbers(document)
         rows = tuple(map(_row, document["rows"]))
         check(bool(rows), "it has no rows")
         keys = tuple(key for key in TITLES if any(row.rival(key) for row in rows))
@@ -36,23 +38,23 @@ def read_bench(path: Path) -> BenchResult:
             device=_device(document),
             setting=Setting(keys, versions, tuple(map(str, document["missing"]))),
             date=str(document["date"]),
-            wanted=max(len(rows), int(document.get("wanted", 0))),  # whole runs do not tell
+            wanted=max(len(rows), int(document.get("wanted", 0))),  # files of complete runs lack it
             rows=rows,
             stopped=str(document["stopped"] or ""),
-            turn_seconds=float(document.get("turn_seconds", 0.0)),
+            turn_seconds=float(document.get("turn_seconds") or 0.0),
         )
     except (TilewrightError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"--bench {path}: not what bench --json writes: {reason_of(error)}") from error
 
 
 def _device(document: dict[str, Any]) -> DeviceInfo:
-    """The device by the facts in the file; older files have its name alone."""
+    """The device by the facts in the file; older files have only its name."""
     name = str(document["device"])
     facts = document.get("device_facts")
     if facts is None:
         info = KNOWN.get(DeviceInfo.key_of(name))
         if info is None:
-            raise ConfigError(f"it tells nothing of {name!r}")
+            raise ConfigError(f"it has no facts of {name!r}")
         return info
     _check_numbers(facts)
     info = cast(DeviceInfo, decode(DeviceInfo, {**facts, "arch": arch_named(facts["arch"])}, "device_facts"))

@@ -110,7 +110,7 @@ def tuning_of(
             recorded = read_journal(path)
             sources.append("Trials: the search's journal in the store" + ("." if same else ", of other versions."))
             break
-    info = _info_of(device_key)
+    info = next((info for info in (*available()[0], *KNOWN.values()) if info.key == device_key), None)
     trials = _trials(recorded) if recorded else ()
     if unknown := sum(trial.config is None for trial in trials):
         sources.append(f"{unknown} trials are of variants that this version does not have: listed, and not drawn.")
@@ -166,10 +166,6 @@ def _only_device(store: Store, problem: Problem) -> str:
         return (here or keys)[0]
     check(not keys, f"{problem} was tuned on {', '.join(keys)}: name one of them by --device-key")
     return available()[0][0].key
-
-
-def _info_of(key: str) -> DeviceInfo | None:
-    return next((info for info in (*available()[0], *KNOWN.values()) if info.key == key), None)
 
 
 def _trials(recording: Recording) -> tuple[Trial, ...]:
