@@ -67,8 +67,7 @@ _MODELLED = (
     "persistent warps_of_cta lone starved flying waits waited fill filling packs_a packs_b terms neighbours ends"
 ).split()
 """Columns from which the limits are computed: the tile, four columns of an SM's clocks for a multiply-add, the rest."""
-_BOUNDED = "tile_m tile_n most_tiles least_k least_work least_tiles inner_a inner_b streamed_a streamed_b".split()
-"""Columns that say for which problems the model holds."""
+
 COUNTED = (
     "arithmetic cached modelled busy waiting passed splitting tiles_m tiles_n depth tiles ctas per_sm most waves "
     "rounds warps"
@@ -146,9 +145,7 @@ class Table:
             "least_work": np.where(c["stream"] == 0, 0.0, can_stream),
             "least_tiles": np.where(c["persistent"] == 1, 0.0, places),
         }
-        # Many configs have the same columns of the bounds or of the model: each column is stored once.
-        self._bounded, self._bounded_as = _distinct(np.stack([c[name] for name in _BOUNDED]))
-        self._modelled, self._modelled_as = _distinct(np.stack([c[name] for name in _MODELLED]))
+        self._modelled = np.stack([c[name] for name in _MODELLED])
 
     def _by_config(self) -> Columns:
         """Columns of the kernels, computed once for neighbouring configs that differ only in their work decompositions,
@@ -251,7 +248,7 @@ class Table:
     def valid(self, problem: Problem) -> NDArray[np.bool_]:
         """Rows for which the model holds: their work decomposition can pay, they keep k innermost only where it is
         innermost in memory, and stream the larger operand from memory, side by side."""
-        c = dict(zip(_BOUNDED, self._bounded))
+        c = self.columns
         tiles = np.ceil(problem.m / c["tile_m"]) * np.ceil(problem.n / c["tile_n"])
         valid: NDArray[np.bool_] = tiles <= c["most_tiles"]
         valid &= c["least_k"] <= problem.k
@@ -268,12 +265,12 @@ class Table:
                     valid &= (lanes >= beside) | (lanes <= 0)
                 else:
                     valid &= lanes <= (32 / beside if larger[x] else 0)
-        return valid.take(self._bounded_as)
+        return valid
 
-    def _physics(self, problem: Problem, some: NDArray[np.intp]) -> Floats:
-        """Clocks of the limits, one by one and together, and counts of tiles and CTAs, for `some` of the modelled
-        columns: a row for each of COUNTED."""
-        columns = self._modelled.take(some, axis=1)
+    def physics(self, problem: Problem, rows: NDArray[np.intp] | None = None) -> Floats:
+        """Clocks of the limits, one by one and together, and counts of tiles and CTAs, of some configs or of all: a row
+        for each of COUNTED."""
+        columns = self._modelled if rows is None else self._modelled.take(rows, axis=1)
         c = dict(zip(_MODELLED, columns))
         target, size = self.target, self.dtype.size_bytes
         m, n, k = problem.m, problem.n, problem.k
@@ -321,10 +318,6 @@ class Table:
             tiles_m, tiles_n, depth, tiles, ctas, per_sm, most, waves, rounds, warps,
         )  # fmt: skip
 
-    def physics(self, problem: Problem, rows: NDArray[np.intp] | None = None) -> Floats:
-        """Clocks and counts of some rows, or of all, for a problem: a row for each of COUNTED."""
-        return self._physics(problem, self._modelled_as if rows is None else self._modelled_as.take(rows))
-
     def modelled_us(self, problem: Problem, rows: NDArray[np.intp] | None = None) -> Floats:
         """Corrected microseconds of some configs, or of all."""
         factors = self._factors if rows is None else self._factors.take(rows)
@@ -334,20 +327,14 @@ class Table:
     def likeliest(self, problem: Problem, count: int) -> tuple[NDArray[np.intp], Floats]:
         """At most `count` of the valid rows, the fastest by the corrected model, in no order, and their `physics`."""
         rows = self.valid(problem).nonzero()[0]
-        modelled = self._modelled_as.take(rows)
-        # Each distinct column of the model is computed once.
-        needed, place = np.zeros(self._modelled.shape[1], np.bool_), np.empty(self._modelled.shape[1], np.intp)
-        needed[modelled] = True
-        some = needed.nonzero()[0]
-        place[some] = np.arange(len(some))
-        counts, places = self._physics(problem, some), place.take(modelled)
+        counts = self.physics(problem, rows)
         if len(rows) > count:
-            total = counts[TOTAL].take(places) * self._factors.take(rows)
+            total = counts[TOTAL] * self._factors.take(rows)
             fastest = (total <= np.partition(total, count - 1)[count - 1]).nonzero()[0]
             if len(fastest) > count:  # the first ones of equal times, on every processor
                 fastest = fastest[total[fastest].argsort(kind="stable")[:count]]
-            rows, places = rows[fastest], places[fastest]
-        return rows, counts.take(places, axis=1)
+            rows, counts = rows[fastest], counts.take(fastest, axis=1)
+        return rows, counts
 
 
 def unaligned_fit(config: Config, dtype: DType) -> Fit:
@@ -371,13 +358,6 @@ def _kernel_of(config: Config) -> tuple[Any, ...]:
 @cache
 def _kernel_reader(kind: Any) -> Callable[[Config], tuple[Any, ...]]:
     return attrgetter("__class__", *(field.name for field in dataclasses.fields(kind) if field.name != "split"))
-
-
-def _distinct(columns: Floats) -> tuple[Floats, NDArray[np.intp]]:
-    """The distinct columns in their order, and the place of each column among them."""
-    places: dict[bytes, int] = {}
-    which = np.array([places.setdefault(column.tobytes(), len(places)) for column in columns.T])
-    return columns.take(np.unique(which, return_index=True)[1], axis=1), which
 
 
 def _fourth(values: Any) -> Any:
