@@ -1,4 +1,4 @@
-"""The command line. This file imports next to nothing, so that Ctrl-C is heard from the first moment on."""
+"""The command line. This module imports hardly anything, so that Ctrl-C ends the process from its first moment."""
 
 import os
 import signal
@@ -18,24 +18,24 @@ def main_tune(arguments: list[str] | None = None) -> None:
 
 
 def _start(entry: str, arguments: list[str] | None) -> None:
-    """Call an entry point of `app`. Where the process is its own, signals that ask for the end are KeyboardInterrupt,
-    and none of them is a traceback, from the first import to the last flush."""
+    """Call an entry point of `app`. In a process of its own, signals that ask for the end raise KeyboardInterrupt, and
+    none of them prints a traceback, from the first import to the last flush."""
     own = arguments is None
-    asking = [
+    handled = [
         n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if own and signal.getsignal(n) != signal.SIG_IGN
     ]
     try:
-        for number in asking:
-            signal.signal(number, _leave)  # an import that is interrupted may swallow it, and there is nothing to lose
+        for number in handled:
+            signal.signal(number, _leave)  # an import may swallow KeyboardInterrupt, and there is nothing to lose
         from . import app
 
-        for number in asking:
+        for number in handled:
             signal.signal(number, signal.default_int_handler)
         getattr(app, entry)(arguments)
-    except KeyboardInterrupt:  # a second one, while the first was answered
+    except KeyboardInterrupt:  # a second signal, while `app` handled the first
         sys.exit(130)
     finally:
-        for number in asking:
+        for number in handled:
             signal.signal(number, signal.SIG_IGN)
 
 

@@ -1,4 +1,4 @@
-"""The command line: its commands, its entry points, and how it ends when something goes wrong."""
+"""Entry points of the command line, and its ends: exit statuses and error lines."""
 
 import contextlib
 import errno
@@ -24,22 +24,22 @@ from ..runtime.files import UNSEEN, OutputWarning
 from .commands import commands, tune
 
 BAD_INPUT = (ArgumentTypeError, ShapeError, LayoutError, ConfigError, DeviceError)
-"""Answered with exit status 2; other failures with 1."""
+"""Errors for which the exit status is 2; it is 1 for all others."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """`tilewright`. Exits with 2 for bad input, 1 for a failed run, 130 where it was interrupted."""
+    """Run `tilewright`. Exits with 2 for bad input, 1 for a failed run, 130 where it was interrupted."""
     _run(commands, "tilewright", (sys.argv[1:] if arguments is None else arguments) or ["--help"])
 
 
 def main_tune(arguments: list[str] | None = None) -> None:
-    """`tune`, the same as `tilewright tune`."""
+    """Run `tune`, which is `tilewright tune`."""
     _run(tune, "tune", sys.argv[1:] if arguments is None else arguments)
 
 
 def _run(command: click.Command, name: str, arguments: list[str]) -> None:
     lost = []
-    sys.stdout = sys.stdout or io.StringIO()  # it was closed: nobody wants to see anything
+    sys.stdout = sys.stdout or io.StringIO()  # standard output was closed: nobody reads it
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # half a surrogate pair in a file or a path ends no command
@@ -60,18 +60,18 @@ def _run(command: click.Command, name: str, arguments: list[str]) -> None:
         status = 2
         _complain(_remedied(error))
     except Exception as error:
-        why = error.errno if isinstance(error, OSError) and not error.filename else None
-        gone = why in (errno.EPIPE, errno.EIO)
-        if why in UNSEEN:
-            # Whoever read the output has seen enough, its terminal was closed, or its disk is full. Python would
-            # complain again when it flushes at the end.
+        number = error.errno if isinstance(error, OSError) and not error.filename else None
+        unread = number in (errno.EPIPE, errno.EIO)
+        if number in UNSEEN:
+            # Nobody reads the output any longer, or its disk is full. Python would complain again when it flushes at
+            # the end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         elif "--debug" in arguments:
             from .tables import plain
 
             click.echo("\n".join(map(plain, traceback.format_exc().splitlines())), err=True)
         status = 2 if isinstance(error, BAD_INPUT) else 1
-        if not gone:
+        if not unread:
             _complain(_words(error))
     sys.exit((status if isinstance(status, int) else 0) or int(bool(lost)))
 
@@ -85,7 +85,7 @@ def _words(error: Exception) -> str:
 
 
 def _remedied(error: click.ClickException) -> str:
-    """Message of click's, with what to do about an option that does not exist."""
+    """Message of click, with a remedy for an option that does not exist."""
     if not isinstance(error, click.NoSuchOption):
         return error.format_message()
     near = meant(error.option_name, error.possibilities or ())
@@ -95,5 +95,5 @@ def _remedied(error: click.ClickException) -> str:
 def _complain(message: str) -> None:
     from .tables import plain
 
-    with contextlib.suppress(OSError):  # nobody is there to be told
+    with contextlib.suppress(OSError):  # stderr may be closed
         click.echo(f"tilewright: {plain(' '.join(message.split()))}", err=True)

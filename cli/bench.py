@@ -1,4 +1,4 @@
-"""`tilewright bench`: every shape of a suite, ours against the vendor's libraries."""
+"""`tilewright bench`: the shapes of a suite, ours beside the vendor's libraries."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..codegen.config import Config
-from ..codegen.errors import ShapeError, TuningError
+from ..codegen.errors import ShapeError, TuningError, check
 from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.files import spared
@@ -37,11 +37,10 @@ def bench_command(
     store: Path | None,
     **shapes: Any,
 ) -> int:
-    """Time the shapes and print, save and draw the results; the exit status."""
+    """Time the shapes, print, save and draw the results, and return the exit status."""
     if plot_file:
         check_plot(plot_file)
-    if configs and tune_first:
-        raise click.UsageError("--config and --tune exclude each other; leave out one")
+    check(not (configs and tune_first), "--config and --tune exclude each other; leave out one")
     problems = options.problems_of(**shapes)
     options.distinct({"--json": json_file, "--markdown": markdown, "--plot": plot_file})
     info = options.chosen(device)
@@ -68,7 +67,7 @@ def bench_command(
 
 
 def show_bench(console: Console, result: BenchResult) -> None:
-    """Print a row a shape, the geometric means, and what they leave open."""
+    """Print a row for each shape, the geometric means, and the closing lines."""
     if result.rows:
         say(console, f"{result.dtypes} on {result.device.name}", style="bold")
         head, *rows, means = table(bench_columns(result), console.width)
@@ -80,17 +79,17 @@ def show_bench(console: Console, result: BenchResult) -> None:
 
 
 def _tune(console: Console, problems: list[Problem], info: DeviceInfo, effort: Effort, store: Path | None) -> bool:
-    """Tune the shapes that have no record of their own; False where Ctrl-C ended it. One that cannot be tuned is timed
-    as it is."""
+    """Tune the shapes that have no record of their own; False where Ctrl-C ended that. A shape that cannot be tuned is
+    timed as it is."""
     with kept_between_runs():
         for problem in options.untuned(problems, info, store):
             progress = TuneShown(console)
             try:
                 with progress.drawn():
-                    found = tune(problem, device=info.selector, effort=effort, store=store, progress=progress)
-            except (ShapeError, TuningError) as error:  # it costs this shape's tuning alone
+                    tuned = tune(problem, device=info.selector, effort=effort, store=store, progress=progress)
+            except (ShapeError, TuningError) as error:  # only this shape stays untuned
                 click.echo(f"note: not tuned: {plain(str(error))}", err=True)
                 continue
-            if found.stopped == "interrupt":
+            if tuned.stopped == "interrupt":
                 return False
     return True

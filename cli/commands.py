@@ -1,7 +1,7 @@
 """Commands, their options and their help. What a command does lies in its own module, which is imported when it runs:
 help and completion wait for neither NumPy nor Optuna."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -99,175 +99,171 @@ def _all(*options: Decorator) -> Decorator:
     return decorate
 
 
-def _among(words: Sequence[str]) -> Callable[..., Any]:
-    return completion.of_words(*words)
-
-
 FILE = OutputFile(path_type=Path)
 FOLDER = PathValue(path_type=Path, file_okay=False)
 NAMED = PathValue(path_type=Path, dir_okay=False)
 FOLDER_THERE = PathValue(path_type=Path, file_okay=False, exists=True)
-TRANS = click.Choice(["nn", "nt", "tn", "tt"])
-GRADE = click.Choice([grade.value for grade in Grade])
-_EFFORT = click.Choice(list(EFFORTS))
 _BUDGETS = "; ".join(f"{name}: {budget.trials:,} trials or {budget.seconds:g} s" for name, budget in EFFORTS.items())
 _DTYPES = [dtype.value for dtype in DType]
-_DTYPE = "|".join(_DTYPES)
 _TO_STDOUT = "- is standard output"
 
+
+def _option(metavar: str, *names: str, help: str, **more: Any) -> Decorator:  # noqa: A002
+    """An option whose value the help calls `metavar`."""
+    return click.option(*names, metavar=metavar, help=help, **more)
+
+
+def _flag(*names: str, help: str) -> Decorator:  # noqa: A002
+    """An option without a value."""
+    return click.option(*names, is_flag=True, help=help)
+
+
+def _dtype(text: str, *names: str, **more: Any) -> Decorator:
+    complete = completion.of_words(*_DTYPES)
+    return _option("|".join(_DTYPES), "--dtype", *names, help=text, shell_complete=complete, **more)
+
+
+def _trans(text: str, **more: Any) -> Decorator:
+    return click.option("--trans", type=click.Choice(["nn", "nt", "tn", "tt"]), help=text, **more)
+
+
+def _accuracy(text: str, **more: Any) -> Decorator:
+    return click.option("--accuracy", type=click.Choice([grade.value for grade in Grade]), help=text, **more)
+
+
+def _device(text: str, *words: str) -> Decorator:
+    complete = completion.of_devices("auto", "cuda", "host", *words)
+    return _option("DEVICE", "--device", help=text, default="auto", shell_complete=complete)
+
+
+def _device_key(text: str, *names: str, **more: Any) -> Decorator:
+    return _option("KEY", "--device-key", *names, help=text, shell_complete=completion.device_keys, **more)
+
+
+def _configs(text: str) -> Decorator:
+    more: dict[str, Any] = {"type": variant, "multiple": True, "shell_complete": completion.configs}
+    return _option("VARIANT", "--config", "configs", help=text, **more)
+
+
+def _workers(text: str, **more: Any) -> Decorator:
+    return _option("auto|N", "--workers", help=text, type=workers, shell_complete=completion.of_words("auto"), **more)
+
+
+def _json_file(text: str) -> Decorator:
+    """The option --json of a command that prints more than that."""
+    return _option("FILE", "--json", "json_file", type=FILE, help=f"{text}; {_TO_STDOUT}.")
+
+
+def _json_output(text: str) -> Decorator:
+    """The option --json of a command that prints one thing: without a file it goes to standard output."""
+    more: dict[str, Any] = {"type": FILE, "is_flag": False, "flag_value": "-", "show_default": False}
+    return _option("[FILE]", "--json", "json_file", help=f"{text}, to FILE or to standard output.", **more)
+
+
 _SHAPE = "Shape of a product, as MxNxK or as one number for a cube"
-shapes = click.option("--shape", "shapes", multiple=True, metavar="SHAPE", help=f"{_SHAPE}; may be repeated.")
-shape = click.option("--shape", metavar="SHAPE", help=f"{_SHAPE}.")
-suite = click.option(
-    "--suite", metavar="SUITE", shell_complete=completion.suites,
-    help="List of shapes: the name of a suite that ships, or a .toml, .json or .csv file.",
-)  # fmt: skip
-store = click.option(
-    "--store", type=FOLDER, metavar="FOLDER",
-    help="Folder of tuned records; without it TILEWRIGHT_STORE, else the user's own.",
-)  # fmt: skip
-dtype = click.option(
-    "--dtype", default="float", metavar=_DTYPE, shell_complete=_among(_DTYPES), help="Type of the elements."
+shapes = _option("SHAPE", "--shape", "shapes", multiple=True, help=f"{_SHAPE}; may be repeated.")
+shape = _option("SHAPE", "--shape", help=f"{_SHAPE}.")
+_SUITE = "List of shapes: the name of a suite that ships, or a .toml, .json or .csv file."
+suite = _option("SUITE", "--suite", help=_SUITE, shell_complete=completion.suites)
+_STORE = "Folder of tuned records; without it TILEWRIGHT_STORE, else the user's own."
+store = _option("FOLDER", "--store", type=FOLDER, help=_STORE)
+accuracy = _accuracy("Accuracy that a float product must have.", default="ieee")
+kind = _all(
+    _dtype("Type of the elements.", default="float"),
+    _trans("Transposes of A and B: n takes a matrix as it is, t its transpose.", default="nn"),
+    accuracy,
 )
-accuracy = click.option("--accuracy", type=GRADE, default="ieee", help="Accuracy that a float product must have.")
-trans = click.option(
-    "--trans", type=TRANS, default="nn", help="Transposes of A and B: n takes a matrix as it is, t its transpose."
+device = _device("Device: auto, cuda, cuda:N or host, which is the processor; auto takes a GPU where there is one.")
+targets = _all(
+    _option(
+        "ARCH",
+        "--arch",
+        "arches",
+        multiple=True,
+        shell_complete=completion.of_words(*GPUS.split(", ")),
+        help=f"Architecture of a GPU that need not be here: {GPUS}; may be repeated.",
+    ),
+    _device_key("Key of a device that need not be here, such as nvidia-h200; may be repeated.", "keys", multiple=True),
+    device,
 )
-device = click.option(
-    "--device", default="auto", metavar="DEVICE", shell_complete=completion.of_devices("auto", "cuda", "host"),
-    help="Device: auto, cuda, cuda:N or host, which is the processor; auto takes a GPU where there is one.",
-)  # fmt: skip
-timed_configs = click.option(
-    "--config", "configs", type=variant, metavar="VARIANT", multiple=True, shell_complete=completion.configs,
-    help="Variant to time in place of the one that the store holds; may be repeated.",
-)  # fmt: skip
-configs = click.option(
-    "--config", "configs", type=variant, metavar="VARIANT", multiple=True, shell_complete=completion.configs,
-    help="Variant to try in place of a search, as family:tile,name=value; may be repeated.",
-)  # fmt: skip
-spaces = click.option(
-    "--spaces", type=FOLDER_THERE, metavar="FOLDER",
-    help="Folder of space files, which say what a search tries; without it the package's own.",
-)  # fmt: skip
-arches = click.option(
-    "--arch", "arches", multiple=True, metavar="ARCH", shell_complete=_among(GPUS.split(", ")),
-    help=f"Architecture of a GPU that need not be here: {GPUS}; may be repeated.",
-)  # fmt: skip
-keys = click.option(
-    "--device-key", "keys", multiple=True, metavar="KEY", shell_complete=completion.device_keys,
-    help="Key of a device that need not be here, such as nvidia-h200; may be repeated.",
-)  # fmt: skip
-effort = click.option("--effort", type=_EFFORT, default="normal", help=f"Limits of a search ({_BUDGETS}).")
+"""Options of the devices for which `targets.targets` looks kernels up."""
+_SPACES = "Folder of space files, which say what a search tries; without it the package's own."
+spaces = _option("FOLDER", "--spaces", type=FOLDER_THERE, help=_SPACES)
+effort = click.option(
+    "--effort", type=click.Choice(list(EFFORTS)), default="normal", help=f"Limits of a search ({_BUDGETS})."
+)
 debug = click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")
 
 selection = _all(
-    click.option("--dtype", metavar=_DTYPE, shell_complete=_among(_DTYPES), help="Select this type of elements."),
-    click.option("--trans", type=TRANS, help="Select these transposes of A and B."),
-    click.option("--accuracy", type=GRADE, help="Select products that must have this accuracy."),
-    click.option(
-        "--device-key", metavar="KEY", shell_complete=completion.device_keys,
-        help="Select this device, such as nvidia-h200.",
-    ),
-)  # fmt: skip
+    _dtype("Select this type of elements."),
+    _trans("Select these transposes of A and B."),
+    _accuracy("Select products that must have this accuracy."),
+    _device_key("Select this device, such as nvidia-h200."),
+)
 """Options of a Selection, but for its shapes."""
 
 PROBLEMS = ("shapes", "suite", "m", "n", "k", "dtype", "trans", "accuracy")
 """Arguments of `options.problems_of`, by their options."""
+_ROWS = "Rows of C: one size, or START:STOP:STEP with both ends; needs --n and --k."
 problems = _all(
     shapes,
     suite,
-    click.option(
-        "--m",
-        type=sizes,
-        metavar="SIZES",
-        help="Rows of C: one size, or START:STOP:STEP with both ends; needs --n and --k.",
-    ),
-    click.option("--n", type=sizes, metavar="SIZES", help="Columns of C, written as --m."),
-    click.option("--k", type=sizes, metavar="SIZES", help="Inner dimension, written as --m."),
-    dtype,
-    trans,
-    accuracy,
+    _option("SIZES", "--m", type=sizes, help=_ROWS),
+    _option("SIZES", "--n", type=sizes, help="Columns of C, written as --m."),
+    _option("SIZES", "--k", type=sizes, help="Inner dimension, written as --m."),
+    kind,
 )
 
 _SCHEDULER = "Address of a Dask scheduler, tcp://HOST:PORT or tls://HOST:PORT, or the scheduler's file"
 TLS = ("tls_ca_file", "tls_cert", "tls_key")
+_AUTHORITY = "Certificate of the authority that signed the certificates of all sides, for TLS."
 tls = _all(
-    click.option(
-        "--tls-ca-file", type=NAMED, metavar="FILE",
-        help="Certificate of the authority that signed the certificates of all sides, for TLS.",
-    ),
-    click.option("--tls-cert", type=NAMED, metavar="FILE", help="Certificate of this side, for TLS."),
-    click.option("--tls-key", type=NAMED, metavar="FILE", help="Private key of this side's certificate, for TLS."),
-)  # fmt: skip
+    _option("FILE", "--tls-ca-file", type=NAMED, help=_AUTHORITY),
+    _option("FILE", "--tls-cert", type=NAMED, help="Certificate of this side, for TLS."),
+    _option("FILE", "--tls-key", type=NAMED, help="Private key of this side's certificate, for TLS."),
+)
 ON_WORKERS = ("workers", "scheduler", "device_key", *TLS)
 """Arguments of `tune` that are about several devices."""
+_MODEL = "Key of the GPU model to tune on, where workers have several models."
 on_workers = _all(
-    click.option(
-        "--workers", type=workers, metavar="auto|N", shell_complete=_among(["auto"]),
-        help="Number of devices that tune at once; auto is every GPU of this machine.",
-    ),
-    click.option("--scheduler", metavar="ADDRESS", help=f"{_SCHEDULER}, on whose workers to tune."),
-    click.option(
-        "--device-key", default="", show_default=False, metavar="KEY", shell_complete=completion.device_keys,
-        help="Key of the GPU model to tune on, where workers have several models.",
-    ),
+    _workers("Number of devices that tune at once; auto is every GPU of this machine."),
+    _option("ADDRESS", "--scheduler", help=f"{_SCHEDULER}, on whose workers to tune."),
+    _device_key(_MODEL, default="", show_default=False),
     tls,
-)  # fmt: skip
-
-
-def json_file(text: str) -> Decorator:
-    """The option --json of a command that prints more than that."""
-    return click.option("--json", "json_file", type=FILE, metavar="FILE", help=f"{text}; {_TO_STDOUT}.")
-
-
-def json_output(text: str) -> Decorator:
-    """The option --json of a command that prints one thing: its file may be left out, and is standard output then."""
-    return click.option(
-        "--json", "json_file", type=FILE, metavar="[FILE]", is_flag=False, flag_value="-", show_default=False,
-        help=f"{text}, to FILE or to standard output.",
-    )  # fmt: skip
+)
 
 
 @_command
 @problems
-@click.option("--skip-tuned", is_flag=True, help="Skip shapes that have a record of this device, to go on with a list.")
-@click.option(
-    "--device", default="auto", metavar="DEVICE",
-    shell_complete=completion.of_devices("auto", "cuda", "host", "replay:"),
-    help="Device: auto, cuda, cuda:N or host; replay:FILE searches a recorded run.",
-)  # fmt: skip
-@configs
+@_flag("--skip-tuned", help="Skip shapes that have a record of this device, to go on with a list.")
+@_device("Device: auto, cuda, cuda:N or host; replay:FILE searches a recorded run.", "replay:")
+@_configs("Variant to try in place of a search, as family:tile,name=value; may be repeated.")
 @effort
-@click.option("--trials", type=number(int, 1), metavar="N", help="Most variants tried, whatever --effort says.")
-@click.option(
-    "--seconds", type=number(float, 0, above=True), metavar="S",
-    help="Most seconds for each shape, whatever --effort says.",
-)  # fmt: skip
-@click.option(
-    "--sampler", metavar="NAME", shell_complete=_among([*SAMPLERS, "optuna:"]),
+@_option("N", "--trials", type=number(int, 1), help="Most variants tried, whatever --effort says.")
+@_option(
+    "S", "--seconds", type=number(float, 0, above=True), help="Most seconds for each shape, whatever --effort says."
+)
+@_option(
+    "NAME", "--sampler", shell_complete=completion.of_words(*SAMPLERS, "optuna:"),
     help="Sampler that chooses variants: local (neighbours of the fastest, the default), gp (a Gaussian process, the "
     "default with --spaces and for a recording), tpe (Optuna's), random, exhaustive or optuna:CLASS.",
 )  # fmt: skip
-@click.option(
-    "--seed", type=number(int, 0, 2**32 - 1), metavar="N", default=0, help="Seed of the sampler's random generator."
-)
+@_option("N", "--seed", type=number(int, 0, 2**32 - 1), default=0, help="Seed of the sampler's random generator.")
 @spaces
-@click.option(
-    "--keep", type=number(int, 1, 64), metavar="N", default=5,
+@_option(
+    "N", "--keep", type=number(int, 1, 64), default=5,
     help="Number of contenders in the final duel; as many less one join that are within 2% of the fastest.",
 )  # fmt: skip
-@click.option("--replace", is_flag=True, help="Keep the winner even where the stored record is faster.")
+@_flag("--replace", help="Keep the winner even where the stored record is faster.")
 @click.option(
     "--isolation/--no-isolation", default=True, help="Try variants in other processes, which may crash or hang."
 )
-@click.option(
-    "--record", type=FILE, metavar="FILE",
+@_option(
+    "FILE", "--record", type=FILE,
     help="File for every trial in Kernel Tuner's format, .json or .json.gz; a T4 file is written beside it.",
 )  # fmt: skip
-@click.option(
-    "--csv", "csv_file", type=FILE, metavar="FILE", help=f"File for every trial as it ends, a row each; {_TO_STDOUT}."
-)
-@json_file("File for the results")
+@_option("FILE", "--csv", "csv_file", type=FILE, help=f"File for every trial as it ends, a row each; {_TO_STDOUT}.")
+@_json_file("File for the results")
 @store
 @on_workers
 @version
@@ -293,33 +289,25 @@ def tune() -> None:
 @_command
 @shapes
 @suite
-@click.option(
-    "--dtype", "dtypes", multiple=True, default=["float"], metavar=_DTYPE, shell_complete=_among(_DTYPES),
-    help="Type of the elements; may be repeated.",
-)  # fmt: skip
-@click.option("--trans", multiple=True, default=["nn"], type=TRANS, help="Transposes of A and B; may be repeated.")
+@_dtype("Type of the elements; may be repeated.", "dtypes", multiple=True, default=["float"])
+@_trans("Transposes of A and B; may be repeated.", multiple=True, default=["nn"])
 @accuracy
-@arches
-@keys
-@device
-@click.option(
-    "--config", "configs", type=variant, metavar="VARIANT", multiple=True, shell_complete=completion.configs,
-    help="Variant to emit in place of the tuned one, as family:tile,name=value; may be repeated, one for each shape.",
-)  # fmt: skip
-@click.option(
-    "--name", metavar="NAME",
+@targets
+@_configs("Variant to emit in place of the tuned one, as family:tile,name=value; may be repeated, one for each shape.")
+@_option(
+    "NAME", "--name",
     help="Name of the functions and of the files; by default it tells the product: gemm_f32_nn_1024x768x512.",
 )  # fmt: skip
-@click.option(
-    "--plain", "is_plain", is_flag=True,
+@_flag(
+    "--plain", "is_plain",
     help="Write one readable file instead: a kernel of naive or tiled, with a program that times and checks it.",
 )  # fmt: skip
-@click.option("--main", is_flag=True, help="Add a program that tests and times every kernel.")
-@click.option("--split", is_flag=True, help="Write the kernels of each config into a file of their own.")
-@click.option("--header-only", is_flag=True, help="Write one header with everything in it, for one kernel.")
-@click.option("--cmake", is_flag=True, help="Add CMakeLists.txt and a pkg-config file.")
-@click.option("-o", "--output", type=FOLDER, metavar="FOLDER", default=Path(), help="Folder of the files.")
-@click.option("--overwrite", is_flag=True, help="Overwrite files that were edited by hand or are of another bundle.")
+@_flag("--main", help="Add a program that tests and times every kernel.")
+@_flag("--split", help="Write the kernels of each config into a file of their own.")
+@_flag("--header-only", help="Write one header with everything in it, for one kernel.")
+@_flag("--cmake", help="Add CMakeLists.txt and a pkg-config file.")
+@_option("FOLDER", "-o", "--output", type=FOLDER, default=Path(), help="Folder of the files.")
+@_flag("--overwrite", help="Overwrite files that were edited by hand or are of another bundle.")
 @store
 @debug
 def emit() -> None:
@@ -336,10 +324,10 @@ def emit() -> None:
 @_command
 @shape
 @selection
-@click.option("--shipped", "with_shipped", is_flag=True, help="List the records that ship with tilewright too.")
-@click.option("--best", is_flag=True, help="List the fastest record of each product, whatever its device.")
-@json_output("Write every field of the records as JSON")
-@click.option("--csv", "as_csv", is_flag=True, help="Print the records as comma-separated values.")
+@_flag("--shipped", "with_shipped", help="List the records that ship with tilewright too.")
+@_flag("--best", help="List the fastest record of each product, whatever its device.")
+@_json_output("Write every field of the records as JSON")
+@_flag("--csv", "as_csv", help="Print the records as comma-separated values.")
 @store
 @debug
 def show() -> None:
@@ -356,10 +344,10 @@ def show() -> None:
 
 @_command
 @shapes
-@click.option("--all", "everything", is_flag=True, help="Remove every shape, after a question.")
+@_flag("--all", "everything", help="Remove every shape, after a question.")
 @selection
-@click.option("--cache", is_flag=True, help="Remove compiled kernels too.")
-@click.option("--yes", is_flag=True, help="Remove without a question.")
+@_flag("--cache", help="Remove compiled kernels too.")
+@_flag("--yes", help="Remove without a question.")
 @store
 @debug
 def forget() -> None:
@@ -377,14 +365,10 @@ def forget() -> None:
 
 @_command
 @shapes
-@dtype
-@trans
-@accuracy
-@arches
-@keys
-@device
+@kind
+@targets
 @spaces
-@json_output("Write the whole shortlist and every reason as JSON")
+@_json_output("Write the whole shortlist and every reason as JSON")
 @store
 @debug
 def explain() -> None:
@@ -400,7 +384,7 @@ def explain() -> None:
 
 
 @_command
-@json_output("Write the devices and all their limits as JSON")
+@_json_output("Write the devices and all their limits as JSON")
 @debug
 def devices() -> None:
     """List the devices that kernels can run on, with their limits."""
@@ -409,22 +393,20 @@ def devices() -> None:
 @_command
 @problems
 @device
-@timed_configs
-@click.option(
-    "--seconds", type=number(float, 0, 600, above=True), metavar="S", default=BENCH_SECONDS,
+@_configs("Variant to time in place of the one that the store holds; may be repeated.")
+@_option(
+    "S", "--seconds", type=number(float, 0, 600, above=True), default=BENCH_SECONDS,
     help="Seconds that each shape is timed side by side, for at least 7 rounds.",
 )  # fmt: skip
-@click.option(
-    "--turns", type=number(float, 0, 10), metavar="S", default=0.0,
+@_option(
+    "S", "--turns", type=number(float, 0, 10), default=0.0,
     help="Seconds that each contender runs in its turn, at its own clock; with 0 batches alternate at one clock.",
 )  # fmt: skip
-@click.option("--tune", "tune_first", is_flag=True, help="Tune shapes first that have no record of their own.")
+@_flag("--tune", "tune_first", help="Tune shapes first that have no record of their own.")
 @effort
-@json_file("File for all results, written again after each shape")
-@click.option("--markdown", type=FILE, metavar="FILE", help=f"File for the tables; {_TO_STDOUT}.")
-@click.option(
-    "--plot", "plot_file", type=FILE, metavar="FILE", help="File for a plot of speed and ratios: .svg, .png or .pdf."
-)
+@_json_file("File for all results, written again after each shape")
+@_option("FILE", "--markdown", type=FILE, help=f"File for the tables; {_TO_STDOUT}.")
+@_option("FILE", "--plot", "plot_file", type=FILE, help="File for a plot of speed and ratios: .svg, .png or .pdf.")
 @store
 @debug
 def bench() -> None:
@@ -445,25 +427,15 @@ def bench() -> None:
 
 @_command
 @shape
-@dtype
-@trans
-@accuracy
-@click.option(
-    "--device-key", metavar="KEY", shell_complete=completion.device_keys,
-    help="Key of the tuned device, such as nvidia-h200; without it this machine's, else the only one.",
-)  # fmt: skip
-@click.option(
-    "--recording", type=NAMED, metavar="FILE", help="File of tune --record with the trials, which also names the shape."
+@kind
+@_device_key("Key of the tuned device, such as nvidia-h200; without it this machine's, else the only one.")
+@_option("FILE", "--recording", type=NAMED, help="File of tune --record with the trials, which also names the shape.")
+@_option("FILE", "--results", type=NAMED, help="File of tune --json with the winner and the duel.")
+@_option(
+    "FILE", "--bench", "benches", multiple=True, type=NAMED, help="File of bench --json to report; may be repeated."
 )
-@click.option("--results", type=NAMED, metavar="FILE", help="File of tune --json with the winner and the duel.")
-@click.option(
-    "--bench", "benches", multiple=True, type=NAMED, metavar="FILE",
-    help="File of bench --json to report; may be repeated.",
-)  # fmt: skip
-@click.option("--ncu", is_flag=True, help="Add counters of the winner by Nsight Compute, on the GPU of the tuning.")
-@click.option(
-    "-o", "--output", type=FILE, metavar="FILE", default=Path("report.html"), help=f"File of the page; {_TO_STDOUT}."
-)
+@_flag("--ncu", help="Add counters of the winner by Nsight Compute, on the GPU of the tuning.")
+@_option("FILE", "-o", "--output", type=FILE, default=Path("report.html"), help=f"File of the page; {_TO_STDOUT}.")
 @store
 @debug
 def report() -> None:
@@ -480,13 +452,10 @@ def report() -> None:
 
 
 @_command
-@click.option("--scheduler", metavar="ADDRESS", help=f"{_SCHEDULER}; needed.")
-@click.option(
-    "--workers", type=workers, metavar="auto|N", default="auto", shell_complete=_among(["auto"]),
-    help="Number of devices to offer; auto is every GPU of this machine.",
-)  # fmt: skip
+@_option("ADDRESS", "--scheduler", help=f"{_SCHEDULER}; needed.")
+@_workers("Number of devices to offer; auto is every GPU of this machine.", default="auto")
 @device
-@click.option("--host", metavar="ADDRESS", help="Address to listen on; without it the one that leads to the scheduler.")
+@_option("ADDRESS", "--host", help="Address to listen on; without it the one that leads to the scheduler.")
 @tls
 @debug
 def worker() -> None:

@@ -1,6 +1,6 @@
-"""Completion in a shell: what an option's value may be, and scripts that let values have colons, commas and `=`.
+"""Completion in a shell: values of options, and scripts that let values have colons, commas and `=`.
 
-It runs at each press of a key, so that nothing here imports NumPy or Optuna, looks at a device or writes a file.
+Completion runs at each press of a key: nothing here imports NumPy or Optuna, opens a device or writes a file.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,12 +28,12 @@ _SUITE_ENDINGS = (".toml", ".json", ".csv")
 
 
 def of_words(*words: str) -> Completer:
-    """Completion of a value that is one of some words."""
+    """Completion of a value among some words."""
     return lambda context, parameter, incomplete: _beginning(incomplete, words)
 
 
 def of_devices(*words: str) -> Completer:
-    """Completion of a device's selector: the words, and every GPU that the driver shows."""
+    """Completion of a device's selector: some words, and every GPU that the driver shows."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> "list[CompletionItem[str]]":
         from ..runtime.device.nvml import gpu_count
@@ -44,14 +44,14 @@ def of_devices(*words: str) -> Completer:
 
 
 def device_keys(context: click.Context, parameter: click.Parameter, incomplete: str) -> "list[CompletionItem[str]]":
-    """Keys of the devices whose facts tilewright has."""
+    """Completion of the key of a device, among those whose facts ship."""
     from ..runtime.device.known import KNOWN
 
     return _beginning(incomplete, KNOWN)
 
 
 def suites(context: click.Context, parameter: click.Parameter, incomplete: str) -> "list[CompletionItem[str]]":
-    """Names of the suites that ship and files of shapes in the current folder, else any path."""
+    """Completion of a suite: names of those that ship and files of shapes in the current folder, else any path."""
     from ..tuner.bench.suites import suite_names
 
     here = (path.name for path in Path().iterdir() if path.suffix.lower() in _SUITE_ENDINGS)
@@ -59,7 +59,8 @@ def suites(context: click.Context, parameter: click.Parameter, incomplete: str) 
 
 
 def configs(context: click.Context, parameter: click.Parameter, incomplete: str) -> "list[CompletionItem[str]]":
-    """Families, then the names and values of the family's parameters, each value of those that text joins in turn."""
+    """Completion of a variant: a family, then names and values of its parameters; values that the text joins by `x`
+    are completed one after another."""
     from ..codegen.families import families
 
     name, colon, text = incomplete.partition(":")
@@ -83,8 +84,8 @@ def _words(kind: "type[Config]", word: str, present: set[str], *, tile: bool) ->
         key, value = (key, value) if equals else ("", word)
         names = joined.get(key, (key,))
         leaves = [leaf for each in names for leaf in kind.leaves() if leaf.name == each]
-        found = [f"{key}{equals}{each}" for each in _values(leaves, value, _modes(kind).get(key, ()))]
-        return found if equals or word else [*found, *_names(kind, "", present)]
+        texts = [f"{key}{equals}{each}" for each in _values(leaves, value, _modes(kind).get(key, ()))]
+        return texts if equals or word else [*texts, *_names(kind, "", present)]
     return _names(kind, word, present)
 
 
@@ -100,7 +101,7 @@ def _names(kind: "type[Config]", word: str, present: set[str]) -> list[str]:
 
 
 def _modes(kind: "type[Config]") -> dict[str, Sequence[int]]:
-    """The work decompositions that a family's text may name, with their numbers of parts."""
+    """Numbers of parts of each work decomposition that a family's text may name."""
     from ..codegen.mechanisms.split import USUAL_PARTS
 
     modes = next((leaf.choices for leaf in kind.leaves() if leaf.name == "mode"), ())
@@ -108,7 +109,7 @@ def _modes(kind: "type[Config]") -> dict[str, Sequence[int]]:
 
 
 def _values(leaves: "Sequence[Leaf]", text: str, parts: Sequence[int]) -> list[str]:
-    """Values that begin with a text, of one parameter, of several joined by `x`, or of a number of parts."""
+    """Values that begin with a text: of one parameter, of several joined by `x`, or numbers of parts."""
     if parts or not leaves:
         return [str(each) for each in parts if str(each).startswith(text)]
     *before, last = text.split("x") if len(leaves) > 1 else [text]
@@ -130,8 +131,8 @@ def _beginning(incomplete: str, words: Iterable[str]) -> "list[CompletionItem[st
 
 
 class _Bash(BashComplete):
-    """Bash takes a word apart at colons and `=`: the line is read instead, and answers leave out what comes before the
-    last of these. No blank follows a part of a value."""
+    """Completion in Bash, which splits words at colons and `=`: the whole line is read instead, and answers leave out
+    what comes before the last of these characters. No blank follows a part of a value."""
 
     source_template = """\
 %(complete_func)s() {
@@ -169,7 +170,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 
 class _Zsh(ZshComplete):
-    """No blank follows a part of a value."""
+    """Completion in Zsh, in which no blank follows a part of a value."""
 
     source_template = ZshComplete.source_template.replace(
         "        compadd -U -V unsorted -a completions\n",
@@ -181,7 +182,7 @@ class _Zsh(ZshComplete):
 
 
 class _Fish(FishComplete):
-    """A value may have commas. Fish itself writes no blank behind a colon or `=`."""
+    """Completion in Fish, with values that have commas. Fish itself writes no blank after a colon or `=`."""
 
     source_template = FishComplete.source_template.replace('(string split ","', '(string split --max 1 ","')
 

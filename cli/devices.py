@@ -1,4 +1,4 @@
-"""`tilewright devices`: what kernels can run on."""
+"""`tilewright devices`: the devices that kernels can run on."""
 
 import json
 from pathlib import Path

@@ -10,7 +10,8 @@ import click
 from ..codegen.bundle import Served
 from ..codegen.config import Config
 from ..codegen.emit import Layout, emit
-from ..codegen.errors import check
+from ..codegen.emitted import Emitted
+from ..codegen.errors import ConfigError, check
 from ..codegen.plain import plain
 from ..codegen.problem import Problem
 from ..runtime.store.store import Store
@@ -21,7 +22,7 @@ from .tables import counted
 from .targets import targets
 
 _PLAIN_SHAPE = "1024x768x512"
-"""Shape of a plain program where none is named."""
+"""Default shape of a plain program."""
 _NO_GPU = f"there is no GPU here to emit for; name one by --arch ({GPUS}) or --device-key"
 
 
@@ -37,81 +38,68 @@ def emit_command(
     configs: tuple[Config, ...],
     name: str | None,
     is_plain: bool,
-    main: bool,
-    split: bool,
-    header_only: bool,
-    cmake: bool,
     output: Path,
     overwrite: bool,
     store: Path | None,
+    **layout: bool,
 ) -> None:
-    """Write the files and say which."""
+    """Write the files and list them; `layout` has the options that are fields of Layout."""
     if is_plain:
-        others = {"suite": suite, "arch": arches, "device-key": keys, "main": main, "split": split}
-        others |= {"header-only": header_only, "cmake": cmake}
-        for other in (each for each, value in others.items() if value):
-            raise click.UsageError(f"--plain excludes --{other}; leave out one")
-        _write_plain(shapes, dtypes, trans, accuracy, configs, name, output, overwrite)
+        others = {"suite": suite, "arch": arches, "device-key": keys, **layout}
+        for other in (each.replace("_", "-") for each, value in others.items() if value):
+            raise ConfigError(f"--plain excludes --{other}; leave out one")
+        check(len(configs) == 1, "--plain needs one variant; name it by --config")
+        problem = _only_problem(shapes or (_PLAIN_SHAPE,), dtypes, trans, accuracy)
+        _write(plain(problem, configs[0], "matmul" if name is None else name), output, overwrite)
         return
-    if not shapes and suite is None and not configs:
-        raise click.UsageError("emit needs a shape or a variant; name it by --shape, --suite or --config")
-    kept = Store(store)
-    # The text serves every shape; where none is named, the smallest that every edge allows.
+    is_named = bool(shapes or configs) or suite is not None
+    check(is_named, "emit needs a shape or a variant; name it by --shape, --suite or --config")
+    shelf = Store(store)
+    # A variant's text serves every shape: without a named one it is emitted for the smallest that every edge allows.
     if configs and not shapes and suite is None:
         shapes = tuple("x".join(map(str, config.multiples)) for config in configs)
     problems: dict[Problem, None] = {}
-    for dtype, turned in itertools.product(dtypes, trans):
-        problems |= dict.fromkeys(Problem.parse(shape, dtype, turned, accuracy) for shape in shapes)
-        problems |= dict.fromkeys(suite_problems(suite, dtype, turned, accuracy) if suite is not None else ())
+    for dtype, each_trans in itertools.product(dtypes, trans):
+        problems |= dict.fromkeys(Problem.parse(shape, dtype, each_trans, accuracy) for shape in shapes)
+        problems |= dict.fromkeys(suite_problems(suite, dtype, each_trans, accuracy) if suite is not None else ())
     check(
         not configs or len(problems) == len(configs),
         f"--config names {counted(len(configs), 'variant')} for {counted(len(problems), 'product')}; name a different "
         "--shape for each, in order, and one --dtype and --trans",
     )
     served: list[Served] = []
-    found, notes = targets(arches, keys, device, kept)
-    check(not any(info.arch.is_host for info in found), _NO_GPU)
+    infos, notes = targets(arches, keys, device, shelf)
+    check(not any(info.arch.is_host for info in infos), _NO_GPU)
     check(
-        len({info.arch for info in found}) == len(found),
+        len({info.arch for info in infos}) == len(infos),
         "--device-key must name devices of different architectures; leave out all but one of each",
     )
-    for info in found:
+    for info in infos:
         if configs:
             served += [Served(problem, config, info) for problem, config in zip(problems, configs, strict=True)]
         else:
-            served += [kept.lookup(info, problem, look_up).served(problem, info) for problem in problems]
-    layout = Layout(main=main, split=split, header_only=header_only, cmake=cmake)
-    for path in emit(served, name, layout, _again(suite, shapes, dtypes, trans, keys, store)).write(
-        output, overwrite=overwrite
-    ):
-        click.echo(f"wrote {path}")
-    for note in () if configs else notes:  # they say whose records choose
+            served += [shelf.lookup(info, problem, look_up).served(problem, info) for problem in problems]
+    bundle = emit(served, name, Layout(**layout), _more_options(suite, shapes, dtypes, trans, keys, store))
+    _write(bundle, output, overwrite)
+    for note in () if configs else notes:  # notes are about the records that choose
         click.echo(f"note: {note}", err=True)
     for each in served:
         click.echo(f"{each.problem} for {each.target.arch.name}: {each.config} ({each.told})")
 
 
-def _write_plain(
-    shapes: Sequence[str],
-    dtypes: Sequence[str],
-    trans: Sequence[str],
-    accuracy: str,
-    configs: Sequence[Config],
-    name: str | None,
-    output: Path,
-    overwrite: bool,
-) -> None:
-    """Write one readable file."""
-    if len(configs) != 1:
-        raise click.UsageError("--plain needs one variant; name it by --config")
-    count = len(shapes or (_PLAIN_SHAPE,)) * len(dtypes) * len(trans)
-    check(count == 1, f"--plain is for one product, got {count}; name one --shape, --dtype and --trans")
-    problem = Problem.parse(shapes[0] if shapes else _PLAIN_SHAPE, dtypes[0], trans[0], accuracy)
-    for path in plain(problem, configs[0], "matmul" if name is None else name).write(output, overwrite=overwrite):
+def _write(bundle: Emitted, output: Path, overwrite: bool) -> None:
+    for path in bundle.write(output, overwrite=overwrite):
         click.echo(f"wrote {path}")
 
 
-def _again(
+def _only_problem(shapes: Sequence[str], dtypes: Sequence[str], trans: Sequence[str], accuracy: str) -> Problem:
+    """The problem of a plain program. Raises ConfigError where the options name several."""
+    count = len(shapes) * len(dtypes) * len(trans)
+    check(count == 1, f"--plain is for one product, got {count}; name one --shape, --dtype and --trans")
+    return Problem.parse(shapes[0], dtypes[0], trans[0], accuracy)
+
+
+def _more_options(
     suite: str | None,
     shapes: Sequence[str],
     dtypes: Sequence[str],
@@ -119,9 +107,9 @@ def _again(
     keys: Sequence[str],
     store: Path | None,
 ) -> str:
-    """More of the command that writes the files again than they tell themselves."""
-    given: dict[str, Sequence[str]] = {"--device-key": keys, "--store": [store.as_posix()] if store else []}
+    """Options that the command which writes the files again needs beside what the files say."""
+    options: dict[str, Sequence[str]] = {"--device-key": keys, "--store": [store.as_posix()] if store else []}
     if suite is not None:
-        given = {"--suite": [suite], "--shape": shapes, "--dtype": dtypes, "--trans": trans, **given}
-    text = " ".join(f"{name} {shlex.quote(value)}" for name, values in given.items() for value in values)
+        options = {"--suite": [suite], "--shape": shapes, "--dtype": dtypes, "--trans": trans, **options}
+    text = " ".join(f"{name} {shlex.quote(value)}" for name, values in options.items() for value in values)
     return "".join(letter if letter.isprintable() else "?" for letter in text)  # it goes into a comment of C

@@ -1,11 +1,11 @@
-"""`tilewright forget`: what was tuned, removed."""
+"""`tilewright forget`: removal of what was tuned."""
 
 import sys
 from pathlib import Path
 
 import click
 
-from ..codegen.errors import StoreError
+from ..codegen.errors import ConfigError, StoreError, check
 from ..runtime.device.cache import remove_kernels
 from ..runtime.store.store import Store
 from ..tuner.forget import Holdings
@@ -25,38 +25,38 @@ def forget_command(
     store: Path | None,
 ) -> int:
     """Remove the records, journals and compiled kernels; the exit status."""
-    if bool(shapes) == everything:
-        raise click.UsageError("forget takes either --shape or --all, which is every shape; name one of the two")
-    chosen, shelf = options.Selection(shapes or None, dtype, trans, accuracy, device_key), Store(store)
-    holdings = Holdings.of(shelf, chosen.takes)
-    shipped = sum(chosen.takes(record.device, record.problem) for record in shelf.both()[1])
+    either = "forget takes either --shape or --all, which is every shape; name one of the two"
+    check(bool(shapes) != everything, either)
+    selection, shelf = options.Selection(shapes or None, dtype, trans, accuracy, device_key), Store(store)
+    holdings = Holdings.of(shelf, selection.takes)
+    shipped = sum(selection.takes(record.device, record.problem) for record in shelf.both()[1])
     stays = f"; what ships with tilewright cannot be removed: {counted(shipped, 'record')}" if shipped else ""
-    whole = everything and not chosen.words
+    whole = everything and not selection.words
     if everything and not yes and (holdings.problems or cache) and not _sure(holdings, cache):
         click.echo("nothing was removed")
         return 1
-    gone = holdings.removed(kernels=cache and not whole)
-    kernels = remove_kernels() if cache and whole else gone.kernels
-    if not gone.problems and not kernels:
-        raise StoreError(f"nothing that you tuned is stored{chosen.words}{stays or '; see `tilewright show`'}")
+    removed = holdings.removed(kernels=cache and not whole)
+    kernels = remove_kernels() if cache and whole else removed.kernels
+    if not removed.problems and not kernels:
+        raise StoreError(f"nothing that you tuned is stored{selection.words}{stays or '; see `tilewright show`'}")
     compiled = f", {counted(kernels, 'compiled kernel')}" if cache else ""
-    click.echo(plain(f"removed {_words(gone)}{compiled}{stays}"))
+    click.echo(plain(f"removed {_words(removed)}{compiled}{stays}"))
     return 0
 
 
 def _words(holdings: Holdings) -> str:
-    """The numbers of records and journals in words, and their product where it is a single one."""
+    """Numbers of records and journals, and the product if there is only one, as part of a sentence."""
     records, journals = counted(len(holdings.records), "record"), counted(len(holdings.journals), "journal")
     of = [f" of {problem} on {device}" for device, problem in holdings.problems]
     return f"{records} and {journals}{of[0] if len(of) == 1 else f' of {len(of):,} products' if of else ''}"
 
 
 def _sure(holdings: Holdings, cache: bool) -> bool:
-    """Whether the user says so."""
+    """Whether the user answers yes. Raises ConfigError where there is no terminal to ask at."""
     kernels = ", and compiled kernels" if cache else ""
     try:
         return click.confirm(f"remove {_words(holdings)}{kernels} from {holdings.store.root}?")
     except click.Abort as error:
         if sys.stdin.isatty():  # Ctrl-C
             raise
-        raise click.UsageError("--all asks a question first, and nobody answers here; add --yes") from error
+        raise ConfigError("--all asks a question first, and nobody answers here; add --yes") from error

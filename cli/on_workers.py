@@ -1,4 +1,4 @@
-"""`tune` on several devices: of this machine, or of a Dask cluster."""
+"""`tune` on several devices of this machine or of a Dask cluster."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -26,17 +26,16 @@ from .tables import counted, new_console, plain, say
 from .trials import TrialsFile
 
 MISSING = "{} needs the extra [cluster], which is not installed: pip install 'tilewright[cluster]'"
+"""Error line for an option or command that needs the extra."""
 
 
-def wanted(several: dict[str, Any], device: str, problems: Sequence[Problem]) -> bool:
-    """Whether several devices are meant: asked for, or several GPUs that meet several problems."""
+def uses_workers(several: dict[str, Any], device: str, problems: Sequence[Problem]) -> bool:
+    """Whether several devices tune: the options ask for them, or there are several GPUs for several problems."""
     if several["workers"] is not None or several["scheduler"]:
         return True
     for name in ("device_key", *TLS):
-        if several[name]:
-            raise click.UsageError(
-                f"--{name.replace('_', '-')} is for --workers or --scheduler; add one, or leave it out"
-            )
+        option = f"--{name.replace('_', '-')}"
+        check(not several[name], f"{option} is for --workers or --scheduler; add one, or leave it out")
     if device not in ("auto", "cuda") or len(problems) < 2:
         return False
     gpus = [info for info in available()[0] if info.uuid]
@@ -47,33 +46,28 @@ def wanted(several: dict[str, Any], device: str, problems: Sequence[Problem]) ->
 
 
 def installed() -> bool:
-    """Whether the extra is."""
+    """Whether the extra [cluster] is installed."""
     return importlib.util.find_spec("distributed") is not None
 
 
 def devices_here(device: str, count: int | None, key: str) -> list[DeviceInfo]:
-    """Of this machine. Raises UsageError, DeviceError."""
-    if device not in ("auto", "cuda", "host"):
-        raise click.UsageError(
-            f"--workers excludes --device {device}; name cuda or host, and a single GPU by CUDA_VISIBLE_DEVICES"
-        )
+    """Devices of this machine for workers: `count` ones, or with None or 0 all GPUs of one model, which `key` names.
+    Raises ConfigError and DeviceError."""
+    remedy = "name cuda or host, and a single GPU by CUDA_VISIBLE_DEVICES"
+    check(device in ("auto", "cuda", "host"), f"--workers excludes --device {device}; {remedy}")
     info = options.chosen(device)
     if info.arch.is_host:
-        if not count:
-            raise click.UsageError(
-                "--workers auto is one for each GPU, and there is none here; --workers N is N on the processor"
-            )
+        none = "--workers auto is one for each GPU, and there is none here; --workers N is N on the processor"
+        check(bool(count), none)
         check(key in ("", info.key), f"--device-key must be {info.key} here, got {key!r}", DeviceError)
-        return [info] * count
+        return [info] * (count or 0)
     gpus = [each for each in available()[0] if each.uuid and each.key == (key or info.key)]
     check(bool(gpus), _no_worker(key), DeviceError)
     others = sorted({each.key for each in available()[0] if each.uuid} - {gpus[0].key})
     if others and not key:
         click.echo(f"note: {gpus[0].key} alone is used; --device-key names another: {', '.join(others)}", err=True)
-    if count and count > len(gpus):
-        raise click.UsageError(
-            f"--workers {count}: there are {counted(len(gpus), 'GPU')} of {key or info.key} here; name fewer, or auto"
-        )
+    few = f"--workers {count}: there are {counted(len(gpus), 'GPU')} of {key or info.key} here; name fewer, or auto"
+    check((count or 0) <= len(gpus), few)
     return gpus[: count or None]
 
 
@@ -86,12 +80,9 @@ def _no_worker(key: str) -> str:
 def _check(count: int | None, scheduler: str | None, device: str, record: Path | None) -> None:
     name = "--scheduler" if scheduler else "--workers"
     check(installed(), MISSING.format(name), DeviceError)
-    if scheduler and (count is not None or device != "auto"):
-        raise click.UsageError(
-            "--scheduler excludes --workers and --device, as its workers have devices of their own; leave them out"
-        )
-    if record:
-        raise click.UsageError(f"--record excludes {name}; --csv writes the trials too")
+    excludes = "--scheduler excludes --workers and --device, as its workers have devices of their own; leave them out"
+    check(not scheduler or (count is None and device == "auto"), excludes)
+    check(record is None, f"--record excludes {name}; --csv writes the trials too")
 
 
 def tuned_on_workers(
@@ -103,7 +94,7 @@ def tuned_on_workers(
     arguments: dict[str, Any],
     several: dict[str, Any],
 ) -> int:
-    """`tune` by workers; `several` has the arguments of ON_WORKERS, `arguments` the others. The exit status."""
+    """Tune on workers and return the exit status; `several` has the arguments of ON_WORKERS, `arguments` the others."""
     count, scheduler, key = several["workers"], several["scheduler"], several["device_key"]
     _check(count, scheduler, device, arguments.pop("record"))
     from ..tuner.cluster import client, link, models
@@ -146,10 +137,10 @@ def tuned_on_workers(
         try:
             with shown.drawn():
                 run.run(back if scheduler else None)
-        except TuningError as error:  # what is done is shown all the same
+        except TuningError as error:  # the results so far are shown below
             click.echo(f"tilewright: {plain(str(error))}", err=True)
         finally:
-            here = run.client  # another one, where the scheduler went away and came back
+            here = run.client  # a new client, where the scheduler went away and came back
     done = [run.results[each] for each in problems if each in run.results]
     if done:
         say(console, "")

@@ -1,4 +1,4 @@
-"""Steps that several commands share: problems, devices, and files that two options name."""
+"""Steps that several commands share: problems, devices, and checks of output files."""
 
 import itertools
 import math
@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from ..codegen.errors import ConfigError, check
 from ..codegen.problem import DType, Problem
 from ..runtime.device.detect import choose
 from ..runtime.device.protocol import DeviceInfo
@@ -21,7 +22,7 @@ from .tables import say
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The products and devices that the options of a command select; None stands for all."""
+    """Products and devices that the options of a command select; None selects all."""
 
     shapes: Sequence[str] | None
     dtype: str | None
@@ -30,23 +31,22 @@ class Selection:
     device_key: str | None
 
     def __post_init__(self) -> None:
-        """Raises ShapeError or ArgumentTypeError for what is none."""
+        """Normalize shapes and dtype. Raises ShapeError or ArgumentTypeError for wrong ones."""
         if self.shapes is not None:
             object.__setattr__(self, "shapes", tuple(Problem.parse(shape).shape for shape in self.shapes))
         if self.dtype is not None:
             object.__setattr__(self, "dtype", DType.parse(self.dtype).value)
 
     def takes(self, device_key: str, problem: Problem) -> bool:
-        """Whether a product on a device is among them."""
-        pairs = (
-            (self.dtype, problem.dtype.value), (self.trans, problem.trans), (self.accuracy, problem.accuracy),
-            (self.device_key, device_key),
-        )  # fmt: skip
-        return (self.shapes is None or problem.shape in self.shapes) and all(one in (None, its) for one, its in pairs)
+        """Whether a product on a device is selected."""
+        selected = self.dtype, self.trans, self.accuracy, self.device_key
+        values = problem.dtype.value, problem.trans, problem.accuracy, device_key
+        is_kind = all(wanted in (None, value) for wanted, value in zip(selected, values))
+        return is_kind and (self.shapes is None or problem.shape in self.shapes)
 
     @property
     def words(self) -> str:
-        """The selection as the end of a sentence, ` for 64x64x64 float on nvidia-h200`; empty where it is all."""
+        """The selection as the end of a sentence, ` for 64x64x64 float on nvidia-h200`; empty where it selects all."""
         words = [word for word in (", ".join(self.shapes or ()), self.dtype, self.trans, self.accuracy) if word]
         return (f" for {' '.join(words)}" if words else "") + (f" on {self.device_key}" if self.device_key else "")
 
@@ -61,31 +61,26 @@ def problems_of(
     trans: str,
     accuracy: str,
 ) -> list[Problem]:
-    """The problems that the options ask for, each once: of the suite, of the ranges, then single shapes. Raises
-    UsageError, ConfigError, ShapeError or ArgumentTypeError."""
+    """The problems that the options name, each once: a suite's, those of the ranges, then single shapes. Raises
+    ConfigError, ShapeError or ArgumentTypeError."""
     kind = dtype, trans, accuracy
-    found = list(suite_problems(suite, *kind)) if suite is not None else []
+    problems = list(suite_problems(suite, *kind)) if suite is not None else []
     sizes = {"--m": m, "--n": n, "--k": k}
     missing = [name for name, each in sizes.items() if each is None]
     ranges = [each for each in sizes.values() if each is not None]
-    if ranges and missing:
-        raise click.UsageError(f"--m, --n and --k go together; add {' and '.join(missing)}")
-    if (count := math.prod(map(len, ranges))) > MAX_PROBLEMS:
-        raise click.UsageError(
-            f"--m, --n and --k make {count:,} shapes, {MAX_PROBLEMS:,} are taken at most; take larger steps"
-        )
+    check(not (ranges and missing), f"--m, --n and --k go together; add {' and '.join(missing)}")
+    count, limit = math.prod(map(len, ranges)), f"{MAX_PROBLEMS:,} are taken at most"
+    check(count <= MAX_PROBLEMS, f"--m, --n and --k make {count:,} shapes, {limit}; take larger steps")
     if ranges:
-        found += (Problem.parse("x".join(map(str, each)), *kind) for each in itertools.product(*ranges))
-    found = list(dict.fromkeys([*found, *(Problem.parse(each, *kind) for each in shapes)]))
-    if len(found) > MAX_PROBLEMS:
-        raise click.UsageError(
-            f"all options together make {len(found):,} shapes, {MAX_PROBLEMS:,} are taken at most; name fewer"
-        )
-    return found
+        problems += (Problem.parse("x".join(map(str, each)), *kind) for each in itertools.product(*ranges))
+    problems = list(dict.fromkeys([*problems, *(Problem.parse(each, *kind) for each in shapes)]))
+    text = f"all options together make {len(problems):,} shapes, {limit}; name fewer"
+    check(len(problems) <= MAX_PROBLEMS, text)
+    return problems
 
 
 def chosen(selector: str) -> DeviceInfo:
-    """The device, with a word to the user where a GPU was passed over. On stderr: what is found is on stdout."""
+    """The device that a selector chooses, with a note on stderr where a GPU was passed over."""
     choice = choose(selector)
     if choice.notice:
         click.echo(f"note: {choice.notice}", err=True)
@@ -93,26 +88,26 @@ def chosen(selector: str) -> DeviceInfo:
 
 
 def left_of(console: Console, problems: list[Problem], info: DeviceInfo, store: Path | None) -> list[Problem]:
-    """The untuned ones, and a line that tells how many are not."""
+    """The problems that have no record of the device, after a line on how many have one."""
     left = untuned(problems, info, store)
     say(console, f"{len(problems) - len(left)} of {len(problems)} shapes have a record of {info.name}")
     return left
 
 
 def untuned(problems: Sequence[Problem], info: DeviceInfo, store: Path | None) -> list[Problem]:
-    """The problems that have no record of the device that would serve them."""
+    """The problems that no record of the device serves."""
     shelf = Store(store)
     return [each for each in problems if shelf.lookup(info, each, look_up).origin != "exact"]
 
 
 def distinct(files: dict[str, Path | None]) -> None:
-    """Raise UsageError where two options, by their names, would write one file."""
-    seen: dict[Path | int, str] = {}
+    """Raise ConfigError where two options would write one file; `files` has the file of each option."""
+    option_of: dict[Path | int, str] = {}
     for name, path in files.items():
         if path is None:
             continue
         place: Path | int | None = descriptor_of(path)
-        if place is None and (path.is_file() or not path.exists()):  # /dev/null takes both
+        if place is None and (path.is_file() or not path.exists()):  # /dev/null may be named twice
             place = path.resolve()
-        if place is not None and (other := seen.setdefault(place, name)) != name:
-            raise click.UsageError(f"{other} and {name} would both write {path}; name two files")
+        if place is not None and (other := option_of.setdefault(place, name)) != name:
+            raise ConfigError(f"{other} and {name} would both write {path}; name two files")

@@ -1,4 +1,4 @@
-"""`tilewright report`: a tuning or a bench as a page."""
+"""`tilewright report`: a page on a tuning or on benches."""
 
 import shlex
 from pathlib import Path
@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..codegen.errors import DeviceError
+from ..codegen.errors import DeviceError, check
 from ..codegen.problem import Grade, Problem
 from ..runtime.store.store import Store
 from ..tuner.bench.report import save
 from ..tuner.bench.stored import read_bench
 from .values import is_stdout_taken
 
-if TYPE_CHECKING:  # only then: what a page is made of is slow to import
+if TYPE_CHECKING:  # at run time these modules, which are slow to import, are imported late
     from ..tuner.report.counters import Counter
     from ..tuner.report.tuning import Tuning
 
@@ -34,25 +34,22 @@ def report_command(
     """Write the page."""
     from ..tuner.report import page, tuning
 
-    given = {"--shape": shape, "--device-key": device_key, "--recording": recording, "--results": results}
-    words = [word for name, value in given.items() if value for word in (name, str(value))]
+    sources = {"--shape": shape, "--device-key": device_key, "--recording": recording, "--results": results}
+    words = [word for name, value in sources.items() if value for word in (name, str(value))]
     if benches:
-        if words or ncu:
-            raise click.UsageError(f"--bench excludes {words[0] if words else '--ncu'}; leave out one")
+        check(not (words or ncu), f"--bench excludes {words[0] if words else '--ncu'}; leave out one")
         words = [word for path in benches for word in ("--bench", str(path))]
         text = page.bench_page([read_bench(path) for path in benches], _again(words, output))
     else:
-        if shape is None and not (recording or results):
-            raise click.UsageError(
-                "report needs a tuning or a bench; name it by --shape, --recording, --results or --bench"
-            )
+        is_named = shape is not None or bool(recording or results)
+        check(is_named, "report needs a tuning or a bench; name it by --shape, --recording, --results or --bench")
         problem = Problem.parse(shape, dtype, trans, accuracy) if shape is not None else None
         words += ["--dtype", dtype, "--trans", trans] if shape else []
         words += ["--accuracy", accuracy] if problem and problem.accuracy is not Grade.IEEE else []
         words += [*(("--store", str(store)) if store else ()), *(("--ncu",) if ncu else ())]
-        found = tuning.tuning_of(Store(store), problem, device_key, recording, results)
-        counted, missing = _counters(found) if ncu else ((), "")
-        text = page.tuning_page(found, _again(words, output), counted, missing)
+        data = tuning.tuning_of(Store(store), problem, device_key, recording, results)
+        counters, missing = _counters(data) if ncu else ((), "")
+        text = page.tuning_page(data, _again(words, output), counters, missing)
     save(output, text)
     click.echo(f"wrote {output}", err=is_stdout_taken())
 
@@ -61,15 +58,15 @@ def _again(words: list[str], output: Path) -> str:
     return shlex.join(["tilewright", "report", *words, "-o", str(output)])
 
 
-def _counters(found: "Tuning") -> tuple[tuple["Counter", ...], str]:
-    """Counters of the winner, and why there are none: a page without them is a page."""
+def _counters(tuning: "Tuning") -> tuple[tuple["Counter", ...], str]:
+    """Counters of the winner and, where they cannot be read, the reason."""
     from ..tuner.report.counters import counters
 
-    config = found.winner[0]
+    config = tuning.winner[0]
     try:
         if config is None:
             raise DeviceError("--ncu: the winner is of an older version, and its kernel cannot be made")
-        return counters(found.problem, config, found.gpu), ""
+        return counters(tuning.problem, config, tuning.gpu), ""
     except DeviceError as error:
         click.echo(f"note: {error}", err=True)
         return (), str(error)

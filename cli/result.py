@@ -1,4 +1,4 @@
-"""What `tune` found, on the screen and as JSON."""
+"""Results of `tune` on the screen and as JSON."""
 
 import json
 import math
@@ -36,7 +36,7 @@ def show_result(console: Console, result: Result, store: Path | None) -> None:
         speed += f", {least_us / us:.1%} of the bound"
     say(console, f"winner: {best.config}", style="bold")
     say(console, f"  {speed}, {beside_vendor(result)}{_error(result)}", style="bold")
-    say(console, *_between(result), *_kept(result), "")
+    say(console, *_between(result), *_stored_line(result), "")
     head, first, *others = table(_columns(result), console.width)
     first.stylize("bold")
     say(console, head, first, *others, "", *summary(result))
@@ -59,7 +59,7 @@ def _vendor(info: DeviceInfo) -> str:
 
 
 def _error(result: Result) -> str:
-    """What a product that need not be `ieee` is off by, beside the vendor's."""
+    """Error of a product that need not be `ieee`, beside the vendor's."""
     if result.problem.accuracy is Grade.IEEE:
         return ""
     theirs = next((c.accuracy.worst for c in result.contenders if c.config is None), None)
@@ -68,8 +68,8 @@ def _error(result: Result) -> str:
 
 
 def _between(result: Result) -> list[str]:
-    """The winner where another library's kernel comes between two products, beside the vendor's library and the next
-    variant; nothing where that was not timed."""
+    """Line on the winner with another library's kernel between two products, beside the vendor's library and the next
+    variant; none where that was not timed."""
     best, *others = result.contenders
     if best.between_us is None or best.between_ratio is None or best.between_interval is None:
         return []
@@ -89,8 +89,8 @@ def not_kept(result: Result) -> str:
     return "nothing is kept: the winner is what the library runs for this shape already"
 
 
-def _kept(result: Result) -> list[str]:
-    """Line on whether the winner is kept, where a user may wonder: all but a new winner of a search."""
+def _stored_line(result: Result) -> list[str]:
+    """Line on whether the store has the winner; none for the plain case, a new winner of a search."""
     if not result.kept:
         return [f"  {not_kept(result)}"]
     if result.contenders[0].stored:
@@ -103,7 +103,7 @@ def _interval(contender: Contender) -> str:
 
 
 def _columns(result: Result) -> list[Column]:
-    """The contenders, a row each."""
+    """Columns with a row for each contender."""
     problem, info, contenders = result.problem, result.device, result.contenders
     times = [contender.measurement.median_us for contender in contenders]
     gflops = [problem.flops / us / 1e3 for us in times]
@@ -115,7 +115,7 @@ def _columns(result: Result) -> list[Column]:
         Column("spread", [f"{c.measurement.spread_us / us:.1%}" for us, c in zip(times, contenders)], 5),
         Column("GFLOP/s", [figure(rate) for rate in gflops]),
         *bound,
-        # Where kernels differ in accuracy, an error belongs beside each speed.
+        # Kernels differ in accuracy unless it is `ieee`: each speed needs its error beside it.
         Column(
             "err/bound", [f"{c.accuracy.worst:.2g}" for c in contenders], 6 if problem.accuracy is Grade.IEEE else 0
         ),
@@ -128,7 +128,7 @@ def _columns(result: Result) -> list[Column]:
 
 
 def summary(result: Result) -> list[str]:
-    """What the run did, in a few lines."""
+    """Lines on what the run did."""
     new = result.trials - result.resumed
     counts = ", ".join(f"{count} {status}" for status, count in result.statuses) or "none"
     phases = result.phases
@@ -149,57 +149,58 @@ def summary(result: Result) -> list[str]:
 
 
 def _ended(result: Result) -> str:
-    """What ended the search, in words."""
+    """The end of the search, in words."""
     if result.stopped == "gain" and result.expected_gain is not None:
         return f"ended: the next {AHEAD} variants are expected to save {max(0.0, result.expected_gain):.2%}"
     return f"ended by {result.stopped}"
 
 
 def _commands(problem: Problem, info: DeviceInfo, store: Path | None, width: int) -> tuple[str, str]:
-    """A command in the shell and one in Python that use the winner; on the processor, no file for a GPU."""
-    dtype, trans, kept = problem.dtype.value, problem.trans, f" --store {shlex.quote(str(store))}" if store else ""
+    """A command of tilewright and one of Python that use the winner; on the processor nothing is emitted."""
+    dtype, trans, folder = problem.dtype.value, problem.trans, f" --store {shlex.quote(str(store))}" if store else ""
     turned = f" --trans {trans}" if trans != "nn" else ""
     accuracy = f" --accuracy {problem.accuracy}" if problem.accuracy is not Grade.IEEE else ""
     emit = f"tilewright emit --shape {problem.shape} --dtype {dtype}{turned}{accuracy} --device {info.selector}"
-    emit += f"{kept} -o out"
-    show = f"tilewright show --shape {problem.shape} --dtype {dtype}{accuracy}{kept}"
+    emit += f"{folder} -o out"
+    show = f"tilewright show --shape {problem.shape} --dtype {dtype}{accuracy}{folder}"
     where = f', device="{info.selector}"' + (f", store={json.dumps(str(store))}" if store else "")
     python = load_command(problem, where)
-    broken = python.replace("; ", "\n", 1)  # which the shell and Python take as well
+    broken = python.replace("; ", "\n", 1)  # the shell and Python accept two lines as well
     return show if info.arch.is_host else emit, python if len(python) + 2 <= width else broken
 
 
-def show_replay(console: Console, found: Replayed) -> None:
-    """Print what a search of a recording found: a line for each trial that was the best so far."""
-    recording = found.recording
+def show_replay(console: Console, replayed: Replayed) -> None:
+    """Print a line for each trial of a replayed search that was the best so far, and a summary."""
+    recording = replayed.recording
     size = "x".join(map(str, recording.problem_size))
     say(console, f"{recording.kernel_name} {size}, recorded on {recording.device_name}", style="bold")
     optimum_us = recording.best_us
     space = recording.space()
     varied = {dimension.name for dimension in space.dimensions if len(dimension.choices) > 1}
     best_us = math.inf
-    for trial, (point, time_us) in enumerate(found.trials, start=1):
+    for trial, (point, time_us) in enumerate(replayed.trials, start=1):
         if time_us is not None and time_us < best_us:
             best_us = time_us
             values = ((name, value) for name, value in space.values(point) if name in varied and value != ABSENT)
-            named = ",".join(f"{name}={value}" for name, value in values)
-            say(console, f"trial {trial}: {figure(time_us)} us, {optimum_us / time_us:.1%} of the optimum, {named}")
-    text = (
-        f"tried {len(found.trials)} of {len(space)} recorded variants, which took {found.charged_s:,.0f} s to record; "
-        f"the best is {found.share:.1%} of the optimum; ended by {found.stopped}"
+            settings = ",".join(f"{name}={value}" for name, value in values)
+            say(console, f"trial {trial}: {figure(time_us)} us, {optimum_us / time_us:.1%} of the optimum, {settings}")
+    say(
+        console,
+        f"tried {len(replayed.trials)} of {len(space)} recorded variants, which took {replayed.charged_s:,.0f} s to "
+        f"record; the best is {replayed.share:.1%} of the optimum; ended by {replayed.stopped}",
     )
-    say(console, text)
 
 
-_AS_THEY_ARE = (
+_JSON_ATTRIBUTES = (
     "problem best kept contenders aa_spread trials resumed seconds sampler seed sampler_s busy_share idle_s stopped"
 ).split()
+"""Attributes of a Result that its JSON has as they are."""
 
 
 def result_json(result: Result) -> dict[str, Any]:
-    """A run as plain values."""
+    """The result of a run as plain values for JSON."""
     return {
-        **{name: encode(getattr(result, name)) for name in _AS_THEY_ARE},
+        **{name: encode(getattr(result, name)) for name in _JSON_ATTRIBUTES},
         "device": result.device.name,
         "statuses": dict(result.statuses),
         "pruned": dict(result.pruned),
@@ -211,12 +212,13 @@ def result_json(result: Result) -> dict[str, Any]:
 
 
 class ResultsFile:
-    """A JSON list of results, a context: a file is whole again after each result, a stream gets the list at the end.
-    Where it cannot be written, an OutputWarning says so."""
+    """A JSON list of results, as a context: a file is written again after each result, a stream at the end. Where it
+    cannot be written, there is an OutputWarning."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._texts: list[str] = []  # made once each: there may be thousands
+        self._texts: list[str] = []
+        """JSON of each result, encoded once: there may be thousands."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,5 @@
-"""`tilewright show`: what is stored."""
+"""`tilewright show`: the stored records."""
 
-import csv
-import io
 import itertools
 import json
 import shlex
@@ -12,16 +10,17 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from ..codegen.errors import ConfigError, meant
+from ..codegen.errors import check, meant
 from ..codegen.problem import Grade, Problem
 from ..runtime.store.codec import encode
 from ..runtime.store.record import Record
 from ..runtime.store.store import Store
 from ..tuner.bench.report import Column, figure, save
 from . import options
-from .tables import counted, csv_cell, new_console, plain, say, shortened, table
+from .tables import counted, csv_line, new_console, plain, say, shortened, table
 
 _LEAST_VARIANT = 20
+"""Least characters of a variant, for which columns of ratios give way."""
 CUT = "...: a variant with more settings; --json and --csv have them all"
 
 
@@ -38,15 +37,13 @@ def show_command(
     store: Path | None,
 ) -> None:
     """Print the records, as a table, JSON or comma-separated values."""
-    if json_file and as_csv:
-        raise click.UsageError("--json and --csv exclude each other; leave out one")
-    chosen = options.Selection(None if shape is None else (shape,), dtype, trans, accuracy, device_key)
+    check(not (json_file and as_csv), "--json and --csv exclude each other; leave out one")
+    selection = options.Selection(None if shape is None else (shape,), dtype, trans, accuracy, device_key)
     layers = Store(store).layers()
-    known = {record.device for layer in layers for record in layer}
-    if device_key is not None and device_key not in known:
-        near = meant(device_key, known)
-        raise ConfigError(f"--device-key must be one of {', '.join(sorted(known))}, got {device_key!r}{near}")
-    own, shipped = (tuple(each for each in layer if chosen.takes(each.device, each.problem)) for layer in layers)
+    keys = {record.device for layer in layers for record in layer}
+    text = f"--device-key must be one of {', '.join(sorted(keys))}, got {device_key!r}{meant(device_key, keys)}"
+    check(device_key is None or device_key in keys, text)
+    own, shipped = (tuple(each for each in layer if selection.takes(each.device, each.problem)) for layer in layers)
     records = fastest((*own, *shipped)) if best else (*own, *shipped)
     if json_file:
         save(json_file, json.dumps([encode(record) for record in records], indent=1) + "\n")
@@ -57,62 +54,56 @@ def show_command(
     elif records:
         show_layers(new_console(), own, shipped, with_shipped)
     else:
-        asked = {"--shape": shape or "1024x768x512", "--dtype": dtype, "--trans": trans, "--accuracy": accuracy}
-        words = (word for name, value in {**asked, "--store": store}.items() if value for word in (name, str(value)))
+        product = {"--shape": shape or "1024x768x512", "--dtype": dtype, "--trans": trans, "--accuracy": accuracy}
+        words = (word for name, value in {**product, "--store": store}.items() if value for word in (name, str(value)))
         command = shlex.join(("tilewright", "tune", *words))
-        click.echo(f"nothing is stored{chosen.words} yet; {command} makes a start")
+        click.echo(f"nothing is stored{selection.words} yet; {command} makes a start")
 
 
 def fastest(records: Iterable[Record]) -> list[Record]:
-    """The fastest record of each problem, sorted by dtype, transposes and shape; of equal ones the first."""
-    found: dict[Problem, Record] = {}
-    for record in records:
-        if record.problem not in found or record.median_us < found[record.problem].median_us:
-            found[record.problem] = record
-    return sorted(found.values(), key=lambda r: (r.problem.kind, *_sizes(r.problem)))
-
-
-def _sizes(problem: Problem) -> tuple[int, int, int]:
-    return problem.m, problem.n, problem.k
+    """The fastest record of each problem, sorted by dtype, transposes and shape; the first one of equal times."""
+    best: dict[Problem, Record] = {}
+    for record in sorted(records, key=lambda record: record.median_us):
+        best.setdefault(record.problem, record)
+    return sorted(best.values(), key=lambda r: (r.problem.kind, r.problem.m, r.problem.n, r.problem.k))
 
 
 def show_layers(console: Console, own: Sequence[Record], shipped: Sequence[Record], with_shipped: bool) -> None:
-    """Print a line a record, under a heading for each device and accuracy; of what ships only how many there are,
-    unless it is to be listed."""
-    cut, first = False, True
-    for layer, whose in ((own, "your own"), (shipped if with_shipped else (), "shipped with tilewright")):
-        for device, group in itertools.groupby(layer, lambda record: record.device):
-            for more, records in by_accuracy(list(group)):
-                lines = record_lines(console.width, records)
-                say(console, *([] if first else [""]), Text(f"{plain(device)}, {whose}{more}", "bold"), *lines)
-                cut, first = cut or _cut(lines), False
-    if cut:
-        say(console, CUT)
+    """Print a line for each record, under a heading for each device and accuracy. Shipped records are only counted,
+    unless `with_shipped`."""
+    layers = ((own, "your own"), (shipped if with_shipped else (), "shipped with tilewright"))
+    groups = [
+        (f"{plain(device)}, {owner}", list(group))
+        for layer, owner in layers
+        for device, group in itertools.groupby(layer, lambda record: record.device)
+    ]
+    _show_groups(console, groups, devices=False)
     if not own:
         say(console, "nothing of your own is stored yet")
     if shipped and not with_shipped:
         say(console, f"shipped with tilewright: {counted(len(shipped), 'record')}; show --shipped lists them")
 
 
-def by_accuracy(records: Sequence[Record]) -> list[tuple[str, list[Record]]]:
-    """The records of each accuracy, and what a heading says of it."""
-    found = [(grade, [each for each in records if each.problem.accuracy is grade]) for grade in Grade]
-    return [("" if grade is Grade.IEEE else f", {grade}", those) for grade, those in found if those]
-
-
 def show_records(console: Console, records: Sequence[Record], title: str, *, devices: bool = False) -> None:
-    """Print a line a record under a heading for each accuracy, with its device where these differ."""
-    cut = False
-    for more, those in by_accuracy(records):
-        lines = record_lines(console.width, those, devices=devices)
-        say(console, Text(f"{title}{more}", "bold"), *lines)
-        cut = cut or _cut(lines)
-    if cut:
+    """Print a line for each record under a heading for each accuracy, with a column of devices if asked for."""
+    _show_groups(console, [(title, records)], devices=devices)
+
+
+def _show_groups(console: Console, groups: Sequence[tuple[str, Sequence[Record]]], *, devices: bool) -> None:
+    """Print a table for each group and accuracy, and a remark where a variant is cut."""
+    tables: list[list[Text]] = []
+    for (title, group), grade in itertools.product(groups, Grade):
+        if records := [record for record in group if record.problem.accuracy is grade]:
+            lines = record_lines(console.width, records, devices=devices)
+            heading = Text(title if grade is Grade.IEEE else f"{title}, {grade}", "bold")
+            say(console, *([""] if tables else []), heading, *lines)
+            tables.append(lines)
+    if any(line.plain.endswith("...") for lines in tables for line in lines):
         say(console, CUT)
 
 
 def record_lines(width: int, records: Sequence[Record], *, devices: bool = False) -> list[Text]:
-    """The head of a table, and a line a record; all of one accuracy."""
+    """The head of a table and a line for each record; all records have one accuracy."""
     problems = [record.problem for record in records]
     graded = any(problem.accuracy is not Grade.IEEE for problem in problems)  # an error belongs beside each speed then
 
@@ -129,7 +120,7 @@ def record_lines(width: int, records: Sequence[Record], *, devices: bool = False
         *([Column("device", [record.device for record in records], left=True)] if devices else []),
     ]
     if _room(columns, width) < _LEAST_VARIANT:
-        columns = [column for column in columns if column.rank < 2]  # what a variant is says more than its ratio
+        columns = [column for column in columns if column.rank < 2]  # a variant says more than its ratio
     room = _room(columns, width)
     variants = [shortened(str(record.config), room) for record in records]
     return table([*columns, Column("variant", variants, 3, left=True)], width)
@@ -140,12 +131,8 @@ def _error(record: Record) -> str:
 
 
 def _room(columns: Sequence[Column], width: int) -> int:
-    """What the columns leave of a line."""
+    """Number of characters of a line that the columns leave."""
     return width - len(table(columns, width)[0].plain.splitlines()[1]) - 2
-
-
-def _cut(lines: Sequence[Text]) -> bool:
-    return any(line.plain.endswith("...") for line in lines)
 
 
 _FIELDS = "device shape dtype trans accuracy us gflops error_over_bound ratio_vendor config".split()
@@ -153,13 +140,11 @@ _FIELDS = "device shape dtype trans accuracy us gflops error_over_bound ratio_ve
 
 def records_csv(records: Sequence[Record]) -> str:
     """Stored records as comma-separated values with a header."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_FIELDS)
+    lines = [csv_line(_FIELDS)]
     for record in records:
         problem = record.problem
         text = (record.device, problem.shape, problem.dtype.value, problem.trans, problem.accuracy.value)
         error = record.accuracy.worst if record.accuracy else None
         numbers = record.median_us, record.gflops, error, record.ratio_vendor
-        writer.writerow([*map(csv_cell, text), *numbers, csv_cell(str(record.config))])
-    return out.getvalue()
+        lines.append(csv_line([*text, *numbers, str(record.config)]))
+    return "".join(lines)

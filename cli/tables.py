@@ -1,11 +1,13 @@
-"""Text for a given width: tables in which no number is cut, lines that wrap, and nothing that a terminal would obey."""
+"""Text on a screen: tables in which no number is cut, lines that wrap, and nothing that a terminal would obey."""
 
+import csv
 import errno
+import io
 import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -17,21 +19,22 @@ if TYPE_CHECKING:  # NumPy takes long to import, and a message needs none of it
     from ..tuner.bench.report import Column
 
 WIDTH = 120
-"""Characters of a line where nothing says how wide the screen is, and of a line of prose at most."""
+"""Most characters of a line of prose, and characters of a line where the screen's width is unknown."""
 _GAP = "  "
+"""Text between two columns."""
 
 
 class _Console(Console):
-    """One that leaves it to us what becomes of a run that nobody watches any longer."""
+    """Console that raises BrokenPipeError where nobody reads its output."""
 
     def on_broken_pipe(self) -> None:
-        """Rich would end the process at once."""
+        """Raise BrokenPipeError, where rich would end the process."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def new_console() -> Console:
-    """Console of standard output, or of stderr where a file's text has standard output for itself. COLUMNS says how
-    wide it is, else the terminal does; a pipe or a file has 120 columns."""
+    """Console of standard output, or of stderr where a file's text goes to standard output. Its width is COLUMNS, else
+    the terminal's; a pipe or a file has 120 columns."""
     taken = is_stdout_taken()
     if (sys.stderr if taken else sys.stdout).isatty():
         return _Console(stderr=taken)
@@ -45,12 +48,19 @@ def plain(text: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things: `1 record`, `2 records`."""
+    """A number with its noun: `1 record`, `2 records`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def csv_cell(text: str) -> str:
-    """A text that no terminal obeys and no spreadsheet takes for a formula."""
+def csv_line(cells: Iterable[object]) -> str:
+    """A line of comma-separated values, whose texts no terminal obeys and no spreadsheet takes for a formula."""
+    line = io.StringIO()
+    safe = (_csv_cell(cell) if isinstance(cell, str) else cell for cell in cells)
+    csv.writer(line, lineterminator="\n").writerow(safe)
+    return line.getvalue()
+
+
+def _csv_cell(text: str) -> str:
     return f"'{plain(text)}" if text[:1] in tuple("=+-@") else plain(text)
 
 
@@ -64,8 +74,8 @@ def say(console: Console, *lines: str | Text, style: str = "") -> None:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Lines that are the text, broken at blanks and between the settings of a variant; one piece that is wider than a
-    line goes on in the next."""
+    """The lines of a text, broken at blanks and between the settings of a variant; a piece that is wider than a line is
+    cut."""
     lines = [""]
     for piece in _pieces(text):
         if lines[-1] and len(lines[-1] + piece.rstrip()) > width:
@@ -77,12 +87,12 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def _pieces(text: str) -> list[str]:
-    # After a comma only where no digit follows: 45,123 is one number.
+    # A comma before a digit is no break: 45,123 is one number.
     return re.split(r"(?<= )|(?<=,)(?=[a-z])", text)
 
 
 def shortened(variant: str, width: int) -> str:
-    """A variant on one line: as many of its settings as there is room for, each whole."""
+    """A variant on one line, with as many whole settings as there is room for."""
     if len(variant) <= width:
         return variant
     settings = variant.split(",")
@@ -94,8 +104,8 @@ def shortened(variant: str, width: int) -> str:
 def table(columns: "Sequence[Column]", width: int) -> list[Text]:
     """The head and the rows of a table in `width` columns. Only the last column may have cells that wrap.
 
-    Columns of rank 0 are always there, the others in the order of their ranks while there is room; those of one rank
-    come together. Empty columns are left out. No cell is cut: where even rank 0 is too wide, so are the lines.
+    Columns of rank 0 are always shown, the others in the order of their ranks while there is room, all of one rank
+    together. Empty columns are left out. No cell is cut: where even rank 0 is too wide, so are the lines.
     """
     columns = [column for column in columns if any(map(str, column.cells))]
     shown = {0}

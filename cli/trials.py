@@ -1,7 +1,5 @@
-"""Every trial of a run as a line of comma-separated values."""
+"""File of a run's trials, a line of comma-separated values each."""
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from ..codegen.problem import Problem
 from ..runtime.files import is_stream, write_output
 from ..tuner.measure.evaluate import Tried
 from ..tuner.recording.entry import Entry
-from .tables import csv_cell
+from .tables import csv_line
 
 _FACTS = (
     "m n k dtype trans accuracy device status us error_over_bound reason compile_s verify_s time_s config family"
@@ -22,10 +20,10 @@ _PARAMETERS = tuple(dict.fromkeys(leaf.name for kind in families().values() for 
 
 
 class TrialsFile:
-    """A file that has a row for each trial as soon as it has ended, under one header whatever is tried.
+    """A file with a row for each trial, written as it ends, under a header that is the same for all runs.
 
     The parameters of all families are columns, empty where a variant's family lacks one. Where the file cannot be
-    written any longer, that is told once and the run goes on. Raises OSError where it cannot be begun.
+    written any longer, a note says so and the run goes on. Raises OSError where the header cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,7 +32,7 @@ class TrialsFile:
         _append(path, "w", [*_FACTS, *_PARAMETERS])
 
     def tried(self, tried: Tried) -> None:
-        """One of this run."""
+        """Add a trial of this run."""
         record, phases = tried.record, tried.phases
         time_us = record.measurement.median_us if record.measurement else None
         error = record.accuracy.worst if record.accuracy else None
@@ -42,8 +40,8 @@ class TrialsFile:
         outcome = (record.status.value, time_us, error, record.reason, *costs)
         self._add(record.problem, record.device, record.config, outcome)
 
-    def told(self, problem: Problem, device_key: str, config: Config, entry: Entry, note: str = "") -> None:
-        """One that a worker or an earlier run told of; `note` is the reason where it has none."""
+    def entered(self, problem: Problem, device_key: str, config: Config, entry: Entry, note: str = "") -> None:
+        """Add a trial of a worker or of an earlier run; `note` is the reason where the entry has none."""
         costs = entry.compile_s, entry.verify_s, entry.bench_s
         outcome = (entry.status, entry.time_us, entry.error, entry.reason or note, *costs)
         self._add(problem, device_key, config, outcome)
@@ -55,17 +53,16 @@ class TrialsFile:
         row = [*facts, str(config), config.family, *(values.get(name) for name in _PARAMETERS)]
         if not self._failed:
             try:
-                _append(self._path, "a", [csv_cell(each) if isinstance(each, str) else each for each in row])
+                _append(self._path, "a", row)
             except OSError as error:
                 self._failed = True
                 click.echo(f"note: {self._path} ends here: {error.strerror}", err=True)
 
 
 def _append(path: Path, mode: str, row: Sequence[object]) -> None:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(row)
+    line = csv_line(row)
     if is_stream(path):
-        write_output(path, line.getvalue().encode(errors="backslashreplace"))
+        write_output(path, line.encode(errors="backslashreplace"))
         return
     with path.open(mode, encoding="utf-8", newline="") as file:
-        file.write(line.getvalue())
+        file.write(line)

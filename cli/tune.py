@@ -1,4 +1,4 @@
-"""`tilewright tune`: the fastest right kernel for each shape."""
+"""`tilewright tune`: a search for the fastest right kernel of each shape."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from ..codegen.errors import ShapeError, TuningError, check_path
+from ..codegen.errors import ShapeError, TuningError, check, check_path
 from ..codegen.problem import Problem
 from ..runtime.files import is_stream
 from ..tuner.measure.child import kept_between_runs
@@ -22,36 +22,35 @@ from ..tuner.settings import EFFORTS, GP
 from ..tuner.tune import tune
 from . import options
 from .commands import ON_WORKERS, PROBLEMS
-from .on_workers import tuned_on_workers, wanted
+from .on_workers import tuned_on_workers, uses_workers
 from .progress import TuneShown
 from .result import ResultsFile, show_replay, show_result
 from .show import show_records
 from .tables import new_console, plain, say
 from .trials import TrialsFile
 
-_OF_REPLAY = ("device", "sampler", "trials", "seconds", "seed", "debug")
+_REPLAY_OPTIONS = ("device", "sampler", "trials", "seconds", "seed", "debug")
+"""Options of a search in a recording."""
 
 
 def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file: Path | None, **arguments: Any) -> int:
-    """Tune each shape; the exit status."""
+    """Tune each shape and return the exit status."""
     shapes, several = ({name: arguments.pop(name) for name in names} for names in (PROBLEMS, ON_WORKERS))
     if device.startswith("replay:"):
         _check_replay(device)
         _replay(device.removeprefix("replay:"), *(arguments[name] for name in ("sampler", "trials", "seconds", "seed")))
         return 0
     problems = options.problems_of(**shapes)
-    if not problems:
-        raise click.UsageError("tune needs a shape; name it by --shape, by --suite, or by --m, --n and --k")
+    check(bool(problems), "tune needs a shape; name it by --shape, by --suite, or by --m, --n and --k")
     record = arguments["record"]
-    if record and len(problems) > 1:
-        raise click.UsageError(f"--record takes one shape, got {len(problems)}; name one by --shape")
-    if record and is_stream(record):
-        raise click.UsageError(f"--record writes two files, got {record}; name a file, such as run.json.gz")
+    if record:
+        check(len(problems) == 1, f"--record takes one shape, got {len(problems)}; name one by --shape")
+        check(not is_stream(record), f"--record writes two files, got {record}; name a file, such as run.json.gz")
     files = {"--json": json_file, "--csv": csv_file, "--record": record}
     options.distinct(files | {"--record, for T4,": record and t4_path(record)})
-    if arguments["configs"] and (arguments["trials"] or arguments["spaces"]):
-        raise click.UsageError("--config tries these variants alone; leave out --trials and --spaces, or --config")
-    if wanted(several, device, problems):
+    alone = not (arguments["configs"] and (arguments["trials"] or arguments["spaces"]))
+    check(alone, "--config tries these variants alone; leave out --trials and --spaces, or --config")
+    if uses_workers(several, device, problems):
         return tuned_on_workers(problems, device, skip_tuned, csv_file, json_file, arguments, several)
     info = options.chosen(device)
     for problem in problems:
@@ -81,7 +80,7 @@ def _one_by_one(
     file: ResultsFile | None,
     arguments: dict[str, Any],
 ) -> list[Result]:
-    """Tune on one device, until Ctrl-C. What fails costs its shape alone, or is raised where there is but one."""
+    """Tune on one device until Ctrl-C. A failure costs its shape alone; it is raised where there is only one shape."""
     results: list[Result] = []
     with kept_between_runs():
         for number, problem in enumerate(problems, start=1):
@@ -92,12 +91,12 @@ def _one_by_one(
                 with progress.drawn():
                     result = tune(problem, device=device, progress=progress, **arguments)
                     results.append(result)
-                    if file:  # before the screen, which may be gone: nothing is lost
+                    if file:  # the file comes first, as nobody may see the screen any longer
                         file.add(result)
             except (ShapeError, TuningError) as error:
                 if len(problems) == 1:
                     raise
-                click.echo(f"tilewright: {plain(str(error))}", err=True)  # it costs this shape alone
+                click.echo(f"tilewright: {plain(str(error))}", err=True)
                 continue
             show_result(console, result, arguments["store"])
             if result.stopped == "interrupt":
@@ -106,22 +105,21 @@ def _one_by_one(
 
 
 def _check_replay(device: str) -> None:
-    """Raise UsageError for options that a search in a recording would pass over in silence."""
+    """Raise ConfigError for options that a search in a recording would ignore."""
     context = click.get_current_context()
     refused = [
         option.opts[0]
         for option in context.command.params
-        if option.name not in _OF_REPLAY
+        if option.name not in _REPLAY_OPTIONS
         and context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
     ]
-    if refused:
-        taken = ", ".join(f"--{name}" for name in _OF_REPLAY if name != "device")
-        raise click.UsageError(f"--device {device} excludes {', '.join(refused)}; leave these out: it takes {taken}")
+    allowed = ", ".join(f"--{name}" for name in _REPLAY_OPTIONS if name != "device")
+    check(not refused, f"--device {device} excludes {', '.join(refused)}; leave these out: it takes {allowed}")
 
 
 def _replay(name: str, sampler: str | None, trials: int | None, seconds: float | None, seed: int) -> None:
     file = check_path("replay:", name)
     assert file is not None
     recording = read_cache_file(file)
-    found = replay(recording, sampler=sampler or GP, trials=trials or TRIALS, seconds=seconds or math.inf, seed=seed)
-    show_replay(new_console(), found)
+    replayed = replay(recording, sampler=sampler or GP, trials=trials or TRIALS, seconds=seconds or math.inf, seed=seed)
+    show_replay(new_console(), replayed)

@@ -1,6 +1,6 @@
-"""Values of options: how each is read from its text, and the line that says why one will not do.
+"""Types of options: each reads a value from its text, or raises an error that says what is wrong with it.
 
-The types are functions and `click.Path`s: `click.ParamType` can be subscripted from click 8.4 on alone.
+They are functions and `click.Path`s: `click.ParamType` can be subscripted only from click 8.4 on.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..codegen.errors import ConfigError, absolute, check_path
+from ..codegen.errors import ConfigError, absolute, check, check_path
 from ..runtime.files import STDOUT, check_output, descriptor_of
 
 if TYPE_CHECKING:
@@ -23,41 +23,34 @@ _AT_STDOUT = "tilewright.at_stdout"
 
 
 class PathValue(click.Path):
-    """A path; `~` is a home, and the empty path is refused."""
+    """A path, in which `~` is a home; the empty path is refused."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            path = check_path(_name(param), str(value))
-            if path is not None and not (ctx is not None and ctx.resilient_parsing):
-                absolute(_name(param), path)
-        except ConfigError as error:
-            raise click.UsageError(str(error), ctx) from error
+        path = check_path(_name(param), str(value))
+        if path is not None and not (ctx is not None and ctx.resilient_parsing):
+            absolute(_name(param), path)
         return super().convert(str(path), param, ctx)
 
 
 class OutputFile(PathValue):
-    """A file to be written, in a folder that exists: tried before there is anything to write. `-` is standard output,
-    which then holds nothing else: `is_stdout_taken` says so."""
+    """A file to be written, in a folder that exists, checked before there is anything to write. `-` is standard output,
+    to which nothing else is written then, as `is_stdout_taken` says."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         path: Path = super().convert(STDOUT if str(value) == "-" else value, param, ctx)
         if ctx is not None and ctx.resilient_parsing:
             return path  # a completion writes nothing
         name = _name(param)
-        try:
-            folder = absolute(name, path).parent
-            if not folder.is_dir():
-                raise ConfigError(f"{name} {path}: there is no folder {folder}; make it, or name another file")
-            check_output(name, path)
-        except ConfigError as error:
-            raise click.UsageError(str(error), ctx) from error
+        folder = absolute(name, path).parent
+        check(folder.is_dir(), f"{name} {path}: there is no folder {folder}; make it, or name another file")
+        check_output(name, path)
         if ctx is not None and descriptor_of(path) == 1:
             ctx.meta[_AT_STDOUT] = name
         return path
 
 
 def is_stdout_taken() -> bool:
-    """Whether an option of the command at work sends a file's text to standard output: then all else goes to stderr."""
+    """Whether an option of the running command writes a file to standard output; all else goes to stderr then."""
     context = click.get_current_context(silent=True)
     return context is not None and _AT_STDOUT in context.meta
 
@@ -65,7 +58,7 @@ def is_stdout_taken() -> bool:
 def number(
     kind: type[int] | type[float], low: float, high: float = math.inf, *, above: bool = False
 ) -> Callable[[Any], Any]:
-    """A type for numbers from `low`, or `above` it, to `high`."""
+    """A type of numbers from `low`, or with `above` greater than it, to `high`."""
     noun = "whole number" if kind is int else "number"
     limits = f"above {low:,}" if above else f"of {low:,} or more"
     limits += f" and of {high:,} at most" if high < math.inf else ""
@@ -83,7 +76,7 @@ def number(
 
 
 def sizes(text: str) -> range:
-    """One size, or several as START:STOP:STEP, both ends included."""
+    """A type of sizes: one number, or START:STOP:STEP with both ends included."""
     match = re.fullmatch(r"(\d{1,10})(?::(\d{1,10}):(\d{1,10}))?", text)
     start, stop, step = (int(group or match[1]) for group in match.groups()) if match else (0, 0, 0)
     if not 0 < start <= stop or step < 1:
@@ -92,7 +85,7 @@ def sizes(text: str) -> range:
 
 
 def workers(value: Any) -> int:
-    """A number of workers; 0 for `auto`, which is one for each GPU."""
+    """A type of numbers of workers; 0 stands for `auto`, which is one for each GPU."""
     if value in ("auto", 0):
         return 0
     if not str(value).isdecimal() or not 1 <= int(value) <= _MOST_WORKERS:
@@ -101,7 +94,7 @@ def workers(value: Any) -> int:
 
 
 def variant(value: Any) -> "Config":
-    """A config, written `family:tile,name=value,...`."""
+    """A type of configs, written `family:tile,name=value,...`."""
     from ..codegen.families import parse
 
     try:

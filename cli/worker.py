@@ -1,4 +1,4 @@
-"""`tilewright worker`: devices for those who tune on a Dask cluster."""
+"""`tilewright worker`: this machine's devices as workers of a Dask cluster."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ from .tables import plain
 
 
 def worker_command(scheduler: str | None, workers: int, device: str, host: str | None, **tls_files: Any) -> int:
-    """Serve a scheduler until it or a signal ends that; the exit status."""
+    """Serve a scheduler until it ends or a signal comes, and return the exit status."""
     if scheduler is None:
         raise click.UsageError("worker needs --scheduler, such as tcp://HOST:PORT, tls://HOST:PORT or a file of Dask's")
     check(installed(), MISSING.format("tilewright worker"), DeviceError)

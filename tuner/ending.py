@@ -1,20 +1,19 @@
-"""How a run ends before its time: signals, a terminal that was closed, and too little time to measure anything."""
+"""Early ends of a run: signals, a terminal that was closed, and too little time to measure anything."""
 
 import errno
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
-from ..codegen.config import Config
 from ..codegen.errors import ShapeError
 from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.files import UNSEEN
-from ..runtime.store.record import Record, Status
-from .measure.evaluate import Tried
+from ..runtime.store.record import Status
 from .measure.pipeline import TRY_LIMIT_S
-from .recording.entry import Entry
 from .result import Progress
 from .settings import Budget
 
@@ -43,12 +42,12 @@ def why_nothing(
     stopped: str,
     reason: str = "",
 ) -> str:
-    """Why there is no winner: that there was too little time, or the causes, counted, with the first reason."""
+    """The reason that there is no winner: too little time, or the number of variants by status and the first reason."""
     causes = ", ".join(f"{count} {status}" for status, count in statuses)
     if {status for status, _ in statuses} <= {Status.TIMEOUT.value}:
         if stopped == "seconds":
-            told = f" ({causes})" if causes else ""
-            few = f"{budget.seconds:g} s were too few to measure one variant of {problem} on {info.name}{told}"
+            counts = f" ({causes})" if causes else ""
+            few = f"{budget.seconds:g} s were too few to measure one variant of {problem} on {info.name}{counts}"
             return f"{few}: allow more (--seconds, --effort)"
         if causes:
             return f"every variant of {problem} takes too long on {info.name}: {causes}, limit {TRY_LIMIT_S:g} s"
@@ -57,53 +56,43 @@ def why_nothing(
 
 
 class Watched(Progress):
-    """A progress; where whoever watched is gone, the run ends as by a signal, with what was found."""
+    """Progress that ends the run, as a signal does, where nobody can see its output any longer; a full disk only
+    silences it."""
 
-    def __init__(self, told: Progress, interrupted: list[int]) -> None:
-        self._told, self._interrupted = told, interrupted
+    def __init__(self, progress: Progress, interrupted: list[int]) -> None:
+        self._interrupted = interrupted
+        self._silent = False
+        for name in ("started", "resumed", "tried", "duelling"):
+            setattr(self, name, partial(self._call, getattr(progress, name)))
 
-    def started(self, problem: Problem, device: DeviceInfo, variants: int | None, budget: Budget, resumed: int) -> None:
-        with self._heard():
-            self._told.started(problem, device, variants, budget, resumed)
-
-    def resumed(self, problem: Problem, device: DeviceInfo, config: Config, entry: Entry) -> None:
-        with self._heard():
-            self._told.resumed(problem, device, config, entry)
-
-    def tried(self, tried: Tried, best: Record | None) -> None:
-        with self._heard():
-            self._told.tried(tried, best)
-
-    def duelling(self, configs: tuple[Config, ...]) -> None:
-        with self._heard():
-            self._told.duelling(configs)
-
-    @contextmanager
-    def _heard(self) -> Iterator[None]:
+    def _call(self, method: Callable[..., None], *arguments: Any) -> None:
+        if self._silent:
+            return
         try:
-            yield
+            method(*arguments)
         except OSError as error:
             if error.errno not in UNSEEN:
                 raise
-            self._told = Progress()
+            self._silent = True
             self._interrupted += [signal.SIGHUP] * (error.errno != errno.ENOSPC)
 
 
 @contextmanager
-def noting_signals(noted: list[int]) -> Iterator[None]:
-    """Signals that ask for the end: noted the first time, obeyed at once the second; nohup's wish is kept."""
+def noting_signals(numbers: list[int]) -> Iterator[None]:
+    """Append the first signal that asks for the end to `numbers`; the second raises KeyboardInterrupt. SIGHUP stays
+    ignored under nohup."""
 
     def note(number: int, frame: object) -> None:
-        if noted and number != signal.SIGHUP:  # which a shell sends again
+        if numbers and number != signal.SIGHUP:  # a shell sends SIGHUP twice
             raise KeyboardInterrupt
-        noted.append(number)
+        numbers.append(number)
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    wanted = [signal.SIGINT, signal.SIGTERM]
-    wanted += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
-    before = {number: signal.signal(number, note) for number in wanted}
+    handled = [signal.SIGINT, signal.SIGTERM]
+    handled += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
+    before = {number: signal.signal(number, note) for number in handled}
     try:
         yield
     finally:

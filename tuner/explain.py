@@ -1,4 +1,4 @@
-"""Why a look-up gives what it gives for a problem on a device, and what else could run. Touches no device."""
+"""Reasons for what a look-up gives for a problem on a device, and what else could run. No device is opened."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from .choose.shortlist import ENTRIES, distance, look_up, shortlist
 from .search.candidates import candidates, read_spaces
 
 NEAR = 4
-"""Records of near shapes that are listed."""
+"""Number of records of near shapes that are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Unable:
 
     family: str
     required: str
-    """The first rule that its default breaks; empty where it breaks none, and the values of its space do."""
+    """First rule that the family's default breaks; empty where only the values of its space break one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,30 +40,36 @@ class Explained:
     problem: Problem
     device: DeviceInfo
     bounds: tuple[Bound, ...]
-    """What the device cannot pass, the longest first; none for the processor."""
-    found: Found
-    """What a look-up gives."""
+    """Least times that the device allows, the longest first; none for the processor."""
+    lookup: Found
+    """Result of the look-up."""
     why: str
-    """The reason of that, in one sentence."""
+    """Reason for this result, a sentence."""
     expected_us: float | None
-    """Microseconds that a ranker, or the model of the device, expects of it; None where nothing says so."""
+    """Microseconds that a ranker or the model of the device expects of the look-up's config; None without either."""
     handover: Handover | None
-    """That the vendor's library serves in its place, where a record says that it is faster."""
+    """Vendor fallback in place of the config, where a record says that the library is faster."""
     near: tuple[tuple[Record, float], ...]
-    """The nearest records of the device with the same type and transposes, and how far their shapes are."""
+    """Nearest records of the device with the same type and transposes, and the distances of their shapes."""
     choices: tuple[Choice, ...]
-    """The shortlist, without what a look-up gives."""
+    """Shortlist without the look-up's config."""
     variants: tuple[tuple[str, int], ...]
-    """How many variants of each family a search may try."""
+    """Number of variants of each family that a search may try."""
     unable: tuple[Unable, ...]
-    """The families that cannot run it."""
+    """Families that cannot run the problem."""
+
+    @property
+    def record(self) -> Record | None:
+        """The record of exactly this product, where the look-up gives it."""
+        return self.lookup.record if self.lookup.origin == "exact" else None
 
 
 def explain(problem: Problem, info: DeviceInfo, shelf: Store, spaces: Path | None = None) -> Explained:
-    """All of it for one problem; `spaces` is a folder of values to combine, None for those of the package. Raises
-    ConfigError for spaces that cannot be read, ShapeError where no variant serves it, and StoreVersionError."""
+    """Explain the look-up of a problem on a device; `spaces` is a folder of space files, None for the package's own.
+    Raises ConfigError for spaces that cannot be read, ShapeError where no variant serves the problem, and
+    StoreVersionError."""
     records = tuple(shelf.records())
-    found = shelf.lookup(info, problem, look_up)
+    lookup = shelf.lookup(info, problem, look_up)
     like = (each for each in records if each.device == info.key and _serves(each.problem, problem))
     near = sorted(((record, distance(record.problem, problem)) for record in like), key=lambda pair: pair[1])
     ranked = shortlist(problem, info, records, ENTRIES)
@@ -75,24 +81,19 @@ def explain(problem: Problem, info: DeviceInfo, shelf: Store, spaces: Path | Non
         problem=problem,
         device=info,
         bounds=bounds_of(info, problem),
-        found=found,
-        why=_why(problem, info, found, near, {choice.config: choice.source for choice in ranked}),
-        expected_us=Forecast(problem, info).us([found.config])[0],
-        handover=untimed(info, found),
+        lookup=lookup,
+        why=_why(problem, info, lookup, near, {choice.config: choice.source for choice in ranked}),
+        expected_us=Forecast(problem, info).us([lookup.config])[0],
+        handover=untimed(info, lookup),
         near=tuple(near[:NEAR]),
-        choices=tuple(choice for choice in ranked if choice.config != found.config),
+        choices=tuple(choice for choice in ranked if choice.config != lookup.config),
         variants=tuple((name, counts[name]) for name in families() if counts.get(name)),
-        unable=tuple(Unable(family, _first_rejection(family, problem, info)) for family in lacking),
+        unable=tuple(Unable(family, next(rejections(problem, family_named(family)(), info), "")) for family in lacking),
     )
 
 
-def _first_rejection(family: str, problem: Problem, info: DeviceInfo) -> str:
-    default: Config = family_named(family)()
-    return next(rejections(problem, default, info), "")
-
-
 def _serves(tuned: Problem, problem: Problem) -> bool:
-    """Whether what was tuned for a product may serve another one, but for their sizes."""
+    """Whether the record of one product may serve another, whatever their sizes."""
     kind = tuned.dtype, tuned.trans
     return kind == (problem.dtype, problem.trans) and tuned.accuracy.keeps(problem.accuracy)
 
@@ -100,33 +101,33 @@ def _serves(tuned: Problem, problem: Problem) -> bool:
 def _why(
     problem: Problem,
     info: DeviceInfo,
-    found: Found,
+    lookup: Found,
     near: Sequence[tuple[Record, float]],
     sources: Mapping[Config, Source],
 ) -> str:
     exact = next((record for record, _ in near if record.problem == problem), None)
-    if exact is not None and found.origin == "exact":
-        if found.record is not None and found.record.problem != problem:
-            faster = f"the record of this product in {found.record.problem.accuracy} is faster than its own"
+    if exact is not None and lookup.origin == "exact":
+        if lookup.record is not None and lookup.record.problem != problem:
+            faster = f"the record of this product in {lookup.record.problem.accuracy} is faster than its own"
             return f"{faster} on {info.key}"
         return f"there is a record of exactly this product on {info.key}"
     reason = "" if exact is None else next(rejections(problem, exact.config, info), "")
     begin = f"there is no record of this product on {info.key}"
     if reason:
         begin = f"the record of this product on {info.key} does not serve it, as it requires that {reason}"
-    if found.record is not None:
-        away = distance(found.record.problem, problem)
-        text = f"the nearest one that serves it was tuned for {found.record.problem.shape}"
+    if lookup.record is not None:
+        away = distance(lookup.record.problem, problem)
+        text = f"the nearest one that serves it was tuned for {lookup.record.problem.shape}"
         return f"{begin}; {text}, {away:.2f} doublings of m, n and k away"
-    if found.sibling is not None:
-        same = found.sibling.problem == problem
-        text = f"{begin}; it runs as tuned {'' if same else f'for {found.sibling.problem.shape} '}on"
-        return f"{text} {found.sibling.device}, which has the same SMs"
-    if found.expected_us is None:
+    if lookup.sibling is not None:
+        same = lookup.sibling.problem == problem
+        text = f"{begin}; it runs as tuned {'' if same else f'for {lookup.sibling.problem.shape} '}on"
+        return f"{text} {lookup.sibling.device}, which has the same SMs"
+    if lookup.expected_us is None:
         return f"{begin}, and no other record that helps"
     text = f"{begin}, and none near it"
-    measured = "on other devices" if sources.get(found.config) is Source.TRANSFERRED else "for other shapes"
-    text = f"{text}; by what was measured {measured} it takes about {found.expected_us:.4g} us, and"
-    if found.regret is None:
+    measured = "on other devices" if sources.get(lookup.config) is Source.TRANSFERRED else "for other shapes"
+    text = f"{text}; by what was measured {measured} it takes about {lookup.expected_us:.4g} us, and"
+    if lookup.regret is None:
         return f"{text} what it costs not to tune was not measured here"
-    return f"{text} not to tune costs at most {found.regret - 1:.0%} for nine of ten shapes"
+    return f"{text} not to tune costs at most {lookup.regret - 1:.0%} for nine of ten shapes"

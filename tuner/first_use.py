@@ -1,4 +1,4 @@
-"""A shape that was not tuned, at its first use: a search of some seconds in the process that uses it."""
+"""First use of a shape that was not tuned: a search of some seconds in the process that uses it."""
 
 import math
 import os
@@ -27,22 +27,22 @@ from .search.neighbourhood import Neighbourhood
 from .settings import LOCAL, Budget
 
 TRIALS = 64
-"""Variants that are tried at most."""
+"""Most variants that are tried."""
 GAIN = 0.005
 """Share of the best time: the search ends where its next variants are expected to save less."""
-LEAST_TOLD = 24
-"""Outcomes before which it does not end."""
+LEAST_OUTCOMES = 24
+"""Number of outcomes before which the search does not end."""
 KEEP, ROUNDS = 3, 7
-"""Fastest variants that meet in the duel, and its rounds."""
+"""Number of the fastest variants that meet in the duel, and its rounds."""
 DUEL_SHARE, DUEL_TRIES = 0.06, 9
-"""Share of the seconds that is kept for the duel, and variants whose median time is kept for it too."""
+"""Share of the seconds that is reserved for the duel, and number of trials whose median time is reserved as well."""
 
 
-def measured(device: Device, problem: Problem, store: Store, found: Found, seconds: float) -> Found:
-    """The fastest right kernel of some likely ones, among them what the look-up found; it is kept in the store.
+def measured(device: Device, problem: Problem, store: Store, lookup: Found, seconds: float) -> Found:
+    """Search the likely kernels, the looked-up one among them, for some `seconds`, and store the fastest right one.
 
-    Takes some `seconds`, on memory of its own; the processor waits. Where another thread kept a record meanwhile, that
-    is it. Raises CaptureError while the current stream is captured, LaunchError where no memory is left.
+    The search has memory of its own, and the processor waits. A record that another thread stored meanwhile is returned
+    instead. Raises CaptureError while the current stream is captured, LaunchError where no memory is left.
     """
     info, begin = device.info, time.monotonic()
     with device.entered():
@@ -50,22 +50,22 @@ def measured(device: Device, problem: Problem, store: Store, found: Found, secon
     text = f"{problem} is not ready, and nothing is measured while a graph is captured"
     check(not capturing, f"{text}: call tilewright.prepare('{problem.shape}', measure=True) before", CaptureError)
     with MEASURING.alone():
-        kept = store.best(info.key, problem)
-        if kept is not None and serves(kept.config, problem, info):
-            return Found(kept.config, "exact", kept)
+        stored = store.best(info.key, problem)
+        if stored is not None and serves(stored.config, problem, info):
+            return Found(stored.config, "exact", stored)
         evaluator = InProcess(info, problem, device, len(os.sched_getaffinity(0)), brief=True)
         likely = [choice.config for choice in shortlist(problem, info, tuple(store.records()), ENTRIES)]
-        search = AskAhead(Unrecorded(Neighbourhood(Forecast(problem, info), (found.config, *likely), LEAST_TOLD)))
-        first, budget = (found.config,), Budget(TRIALS, seconds, GAIN)
+        search = AskAhead(Unrecorded(Neighbourhood(Forecast(problem, info), (lookup.config, *likely), LEAST_OUTCOMES)))
+        first, budget = (lookup.config,), Budget(TRIALS, seconds, GAIN)
         duel = DuelTerms(ROUNDS, 0.0, DUEL_TRIES, 0.0, ())
         run = Run(Plan(search, LOCAL, {}, KEEP, (), first, duel=duel), budget, Progress())
         try:
             run.explore(evaluator, begin + seconds * (1 - DUEL_SHARE), patience=math.inf)
             if run.best is None:
-                return found
+                return lookup
             record = replace(run.best, effort=FIRST_USE)
             if not evaluator.given_up:
-                with suppress(*FAILURES, TuningError):  # the fastest of the search serves then
+                with suppress(*FAILURES, TuningError):  # the fastest of the search serves without a duel
                     sides = run.duel(evaluator, info, begin + seconds - time.monotonic())
                     versions = versions_of(info, device.compiler)
                     record = decided(problem, info, judge(sides), versions, FIRST_USE)
@@ -73,7 +73,7 @@ def measured(device: Device, problem: Problem, store: Store, found: Found, secon
             search.close()
             evaluator.close()
         try:
-            store.keep(record, replace=kept is not None)  # that one cannot serve, however fast
+            store.keep(record, replace=stored is not None)  # the stored one cannot serve, however fast
         except TilewrightError as error:
             warnings.warn(f"measured, but not kept: {error}", stacklevel=5)
         return Found(record.config, "exact", record)

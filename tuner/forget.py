@@ -1,4 +1,4 @@
-"""The user's own records, journals and compiled kernels of some problems, and their removal."""
+"""Removal of the user's own records, journals and compiled kernels of some problems."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -19,31 +19,31 @@ from .recording.points import config_of
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """Records and journals of a store, none of which ships."""
+    """The user's own records and journals in a store."""
 
     store: Store
     records: tuple[Record, ...] = ()
     journals: tuple[tuple[Path, str, Problem], ...] = ()
-    """Their files, and of which device and problem each is."""
+    """File, device key and problem of each journal."""
     kernels: int = 0
-    """Number of compiled kernels that were removed with them."""
+    """Number of compiled kernels that were removed."""
 
     @classmethod
-    def of(cls, store: Store, wanted: Callable[[str, Problem], bool]) -> "Holdings":
-        """All that the store holds of the devices, by their keys, and problems that are wanted."""
-        records = tuple(record for record in store.both()[0] if wanted(record.device, record.problem))
-        return cls(store, records, tuple(each for each in _journals(store.root / "trials") if wanted(*each[1:])))
+    def of(cls, store: Store, takes: Callable[[str, Problem], bool]) -> "Holdings":
+        """The holdings of a store for the device keys and problems that a selection takes."""
+        records = tuple(record for record in store.both()[0] if takes(record.device, record.problem))
+        return cls(store, records, tuple(each for each in _journals(store.root / "trials") if takes(*each[1:])))
 
     @property
     def problems(self) -> list[tuple[str, Problem]]:
-        """Keys of devices and problems, each once."""
+        """Device keys and problems of all records and journals, each pair once."""
         recorded = [(record.device, record.problem) for record in self.records]
         return list(dict.fromkeys([*recorded, *((device, problem) for _, device, problem in self.journals)]))
 
     def removed(self, kernels: bool = False) -> "Holdings":
-        """Remove all, each file under its own lock, and return those that are gone; with `kernels` also the compiled
-        kernels of all variants that the records and journals name, which other shapes may share and which are compiled
-        again where they are needed. Raises StoreError where a file cannot be removed."""
+        """Remove all, each file under its own lock, and return what was removed. With `kernels` the compiled kernels of
+        all variants in the records and journals are removed too; other shapes that share them compile them again.
+        Raises StoreError where a file cannot be removed."""
         names = {
             kernel_name(each, problem.dtype, problem.trans)
             for problem, config in (self._variants() if kernels else ())
@@ -57,15 +57,15 @@ class Holdings:
         for record in self.records:
             yield record.problem, record.config
         for path, _, problem in self.journals:
-            with contextlib.suppress(TilewrightError):  # damaged: nobody can tell what was tried
+            with contextlib.suppress(TilewrightError):  # a damaged journal names no variants
                 recording = read_journal(path)
                 for point in recording.entries:
-                    with contextlib.suppress(TilewrightError):  # of a family that is gone
+                    with contextlib.suppress(TilewrightError):  # the family may be gone
                         yield problem, config_of(recording.values(point))
 
 
 def _journals(folder: Path) -> Iterator[tuple[Path, str, Problem]]:
     for study, paths in studies(folder).items():
-        with contextlib.suppress(TilewrightError, ValueError, TypeError):  # no problem of ours
+        with contextlib.suppress(TilewrightError, ValueError, TypeError):  # the study may be of another program
             problem, device = problem_of(study)
             yield from ((path, device, problem) for path in sorted(paths))

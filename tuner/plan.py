@@ -1,4 +1,4 @@
-"""Plan of a run: who chooses what is tried, what earlier runs tried, and who meets in the duel."""
+"""Plan of a run: the search that chooses variants, the outcomes of earlier runs, and the contenders of the duel."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,24 +27,24 @@ GUESSES = 48
 
 @dataclass(frozen=True, slots=True)
 class DuelTerms:
-    """What a duel is like."""
+    """Terms of a duel."""
 
     rounds: int = 11
-    """Rounds at least."""
+    """Least number of rounds."""
     seconds: float = 2.0
-    """Seconds for which rounds go on, on a GPU, where they take less."""
+    """Least seconds of a duel on a GPU."""
     tries: int = 0
-    """Variants whose median time is kept for the duel, beside what the caller keeps."""
+    """Number of trials, each as long as the median one, whose time is reserved for the duel."""
     near: float = 0.02
-    """Share of the fastest's time: variants that are no further behind it join, at most as many as are kept less one. A
-    search times a variant that takes a few microseconds no better than that."""
+    """Share of the fastest time: variants that are slower than the fastest by at most this share join, at most `keep`
+    less one of them. A search times a variant of a few microseconds no more exactly."""
     compared: tuple[Config, ...] = (NAIVE,)
     """Configs that are timed beside those that may win."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is tried, who chooses it, and who meets in the duel."""
+    """Search of a run, the outcomes that it goes on from, and the contenders of its duel."""
 
     search: Asker
     sampler: str
@@ -52,26 +52,26 @@ class Plan:
     earlier: Mapping[Config, Entry]
     """Outcomes of earlier runs that this one goes on from."""
     keep: int
-    """Number of the fastest that meet in the duel, whatever their times."""
+    """Number of the fastest variants that meet in the duel, whatever their times."""
     stored: tuple[Config, ...]
-    """Configs that the store has for the problem, the user's own record first. They meet the fastest in the duel,
-    whatever was searched: a record gives way only to what is faster there."""
+    """Configs that the store has for the problem, the user's own record first. All take part in the duel: a record is
+    replaced only by what is faster there."""
     first: tuple[Config, ...]
-    """Configs that are tried before anything else and waited for, lest tuning makes a product slower: those that are
-    stored and, unless listed variants lack it, the one that the library would run now."""
+    """Configs that are tried first and waited for, lest tuning makes a product slower: the stored ones and, unless
+    listed variants lack it, the one that the library would run now."""
     own: Config | None = None
     """Config of the user's own record of the problem, whether it can run or not."""
     listed: frozenset[Config] | None = None
     """Variants of which the search consists; None where it grows."""
     pruned: tuple[tuple[str, int], ...] = ()
-    """Configs that were rejected before compiling, by reason, where variants were listed."""
+    """Number of listed variants that were rejected before compiling, by reason."""
     stop_over: float = 1.3
-    """Factor on the best time beyond which a variant is not timed to its end."""
+    """Factor on the best time beyond which the timing of a variant stops."""
     duel: DuelTerms = DuelTerms()
-    """What the duel is like."""
+    """Terms of the duel."""
 
     def chooses(self, config: Config) -> bool:
-        """Whether the config may win; others are compared with it."""
+        """Whether the config may win; all others are only compared."""
         return self.listed is None or config in self.listed
 
 
@@ -86,8 +86,8 @@ def planned(
     seed: int,
     keep: int,
 ) -> Plan:
-    """The plan of a search, or where `configs` are named of a comparison: these, what is stored and what the library
-    would run now, each timed to its end. Raises ConfigError, ShapeError and StoreError."""
+    """The plan of a search or, where `configs` are named, of a comparison: of these, the stored configs and what the
+    library would run now, each timed to its end. Raises ConfigError, ShapeError and StoreError."""
     mine, shipped = shelf.both()
     records = (*mine, *shipped)
     own = next((each.config for each in mine if (each.device, each.problem) == (info.key, problem)), None)
@@ -95,8 +95,8 @@ def planned(
     stored = tuple(choice.config for choice in ranked if choice.source is Source.RECORD)
     first = tuple(dict.fromkeys((shelf.lookup(info, problem, look_up).config, *stored)))
     if configs:
-        asked = InOrder(dict.fromkeys((*configs, *first)))
-        return Plan(asked, "", {}, len(configs), stored, first, own, frozenset(configs), stop_over=math.inf)
+        search = InOrder(dict.fromkeys((*configs, *first)))
+        return Plan(search, "", {}, len(configs), stored, first, own, frozenset(configs), stop_over=math.inf)
     from .search.study import local_search, make_search  # with Optuna, which is slow to import
 
     likely, forecast = [choice.config for choice in ranked], Forecast(problem, info)
@@ -105,23 +105,23 @@ def planned(
     if sampler == LOCAL:
         text = f"sampler {LOCAL} searches all values of the families' parameters"
         check(spaces is None, f"{text}, and spaces is {str(spaces)!r}: leave spaces out, or take {GP}")
-        search = local_search(forecast, varied(likely), seed)
-        return Plan(AskAhead(search, journal, journal.entries), sampler, journal.entries, keep, stored, first, own)
-    found = candidates(forecast, read_spaces(spaces), likely, likely if spaces is None else ())
-    every = frozenset(found.configs)
+        local = AskAhead(local_search(forecast, varied(likely), seed), journal, journal.entries)
+        return Plan(local, sampler, journal.entries, keep, stored, first, own)
+    listed = candidates(forecast, read_spaces(spaces), likely, likely if spaces is None else ())
+    every = frozenset(listed.configs)
     earlier = {config: entry for config, entry in journal.entries.items() if config in every}
-    search = make_search(sampler, found.space, seed, found.configs)
+    sampled = make_search(sampler, listed.space, seed, listed.configs)
     inside = [config for config in likely if config in every]
     if info.arch.is_host or not inside:  # the processor's shortlist is short: a config of each family
-        inside += forecast.ordered(found.configs)
-    search.seed(varied(inside)[:GUESSES])
+        inside += forecast.ordered(listed.configs)
+    sampled.seed(varied(inside)[:GUESSES])
     first = tuple(config for config in first if config in every or config in stored)
-    return Plan(AskAhead(search, journal, earlier), sampler, earlier, keep, stored, first, own, every, found.pruned)
+    return Plan(AskAhead(sampled, journal, earlier), sampler, earlier, keep, stored, first, own, every, listed.pruned)
 
 
 def check_tunable(problem: Problem, info: DeviceInfo, configs: Sequence[Config] = ()) -> None:
-    """Raise ShapeError for a problem without work, DeviceError for one that is larger than the device's memory, and
-    ConfigError for a config that cannot serve it there."""
+    """Raise ShapeError for a problem without work, DeviceError for one that exceeds the device's memory, ConfigError
+    for a config that cannot serve it on the device."""
     check(
         min(problem.m, problem.n, problem.k) > 0,
         f"nothing to tune in {problem}: a dimension is 0; name a shape without",

@@ -1,4 +1,4 @@
-"""Result of a tuning run, and the listener that follows the run."""
+"""Result of a tuning run, and the listener that a run calls."""
 
 import shlex
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from .settings import Budget
 
 
 def load_command(problem: Problem, more: str = "") -> str:
-    """A command of the shell that loads what runs for a problem; `more` is further arguments of `load`."""
+    """A shell command that loads the kernel of a problem; `more` has further arguments of `load`."""
     arguments = f'"{problem.shape}", dtype="{problem.dtype.value}"'
     arguments += f', trans="{problem.trans}"' if problem.trans != "nn" else ""
     arguments += "" if problem.accuracy is Grade.IEEE else f', accuracy="{problem.accuracy}"'
@@ -30,65 +30,66 @@ class Result:
     device: DeviceInfo
     """Device on which the run measured."""
     best: Record
-    """The winner, as kept in the store where `kept` says so."""
+    """The winner; the store has it where `kept` is True."""
     contenders: tuple[Contender, ...]
-    """All of the duel, fastest first."""
+    """Contenders of the duel, fastest first."""
     trials: int
-    """Variants tried, resumed ones included."""
+    """Number of variants tried, resumed ones included."""
     resumed: int
-    """How many of them came from earlier runs."""
+    """Number of variants that earlier runs tried."""
     statuses: tuple[tuple[str, int], ...]
-    """How many ended in which status, in this run."""
+    """Number of variants of this run by status."""
     pruned: tuple[tuple[str, int], ...]
-    """Configs rejected before compiling, by reason."""
+    """Number of variants rejected before compiling, by reason."""
     phases: Phases
-    """Where the measuring and compiling time went, summed over processes."""
+    """Seconds of compiling, verifying and timing, summed over processes."""
     sampler_s: float
     """Seconds that the sampler took."""
     seconds: float
-    """Wall time of the run."""
+    """Seconds of the run, by the clock on the wall."""
     busy_share: float | None
-    """Share of the wall time after the first ten seconds in which the worker had a variant, or the duel, in hand."""
+    """Share of the wall time after the first ten seconds in which the worker had a variant or the duel in hand; None
+    without a worker."""
     idle_s: float | None
-    """Seconds in which it had nothing in hand. None without a worker."""
+    """Seconds in which the worker had nothing in hand; None without a worker."""
     compilers: int
-    """Processes that compiled, 0 without isolation."""
+    """Number of processes that compiled, 0 without isolation."""
     guessed_us: float | None
-    """Best time among the first 16 guesses, None where none worked."""
+    """Least microseconds among the first 16 guesses, None where none worked."""
     stopped: str
-    """What ended the search: trials, seconds, gain, space, interrupt or crashes."""
+    """Cause of the end of the search: trials, seconds, gain, space, interrupt or crashes."""
     expected_gain: float | None = None
     """Share of the best time that the next 40 variants were expected to save at the end; None where the sampler does
     not say."""
     sampler: str = ""
-    """What chose the variants, and the seed of its random numbers."""
+    """Name of the sampler."""
     seed: int = 0
+    """Seed of the sampler's random generator."""
     named: tuple[Config, ...] = ()
-    """The variants that the caller named; empty after a search."""
+    """Variants that the caller named; empty after a search."""
     outdone: bool = False
-    """Whether the store has a faster record that was not in the duel: another process kept it meanwhile, or there was
+    """Whether the store has a faster record that was not in the duel: another process wrote it meanwhile, or there was
     no time to try it."""
     aa_spread: float | None = None
-    """How far a contender of the duel was from itself, as a share: 0.01 is 1%. Beyond NOISY there are no ratios."""
+    """Distance of a contender of the duel from itself, as a share: 0.01 is 1%. Beyond NOISY there are no ratios."""
 
     @property
     def kept(self) -> bool:
-        """Whether the winner was put in the store: unless it is outdone, and of named variants one that beats what the
-        library runs now."""
+        """Whether the winner was put in the store: it is not outdone and, where variants were named, is one of them."""
         return not self.outdone and (not self.named or self.best.config in self.named)
 
 
 class Progress:
-    """Told what happens while a run goes on. This one says nothing."""
+    """Listener that a run calls as it goes on; its own methods do nothing."""
 
     def started(self, problem: Problem, device: DeviceInfo, variants: int | None, budget: Budget, resumed: int) -> None:
-        """Called once before the first variant, with the number of variants where they are listed."""
+        """Called once before the first variant, with the number of variants where they are listed, else None."""
 
     def resumed(self, problem: Problem, device: DeviceInfo, config: Config, entry: Entry) -> None:
-        """After that, for each variant that an earlier run tried, with what came of it."""
+        """Called after `started`, for each variant that an earlier run tried, with its outcome."""
 
     def tried(self, tried: Tried, best: Record | None) -> None:
-        """After each variant."""
+        """Called after each variant, with the fastest record so far."""
 
     def duelling(self, configs: tuple[Config, ...]) -> None:
-        """Before the final comparison."""
+        """Called before the duel, with its finalists."""

@@ -1,4 +1,4 @@
-"""A run: variants are asked for, tried and told until a limit, and the fastest meet in a duel."""
+"""A run: a search chooses variants, an evaluator tries them until a limit, and the fastest meet in a duel."""
 
 import math
 import statistics
@@ -28,7 +28,7 @@ Evaluator = Isolated | InProcess
 
 @dataclass(slots=True)
 class Run:
-    """A run on its way: what was tried, and what it adds up."""
+    """State of a run: the outcomes so far, and what the search cost."""
 
     plan: Plan
     budget: Budget
@@ -36,13 +36,13 @@ class Run:
     sampler_s: float = 0.0
     best: Record | None = None
     best_us: float = math.inf
-    """The least time of the search, earlier runs of it included."""
+    """Least microseconds of the search, earlier runs included."""
     times: dict[Config, float] = field(default_factory=dict)
     entries: dict[Config, Entry] = field(default_factory=dict)
     awaited: set[Config] = field(default_factory=set)
-    """The first variants of the plan that are under way."""
+    """Variants of the plan's `first` that are under way."""
     aside: set[Config] = field(default_factory=set)
-    """Configs that are no trials of this search: they are tried for the duel alone."""
+    """Configs that are tried for the duel alone, and are no trials of the search."""
 
     def __post_init__(self) -> None:
         for config, entry in self.plan.earlier.items():
@@ -52,12 +52,12 @@ class Run:
 
     @property
     def resumed(self) -> int:
-        """Variants that earlier runs tried."""
+        """Number of variants that earlier runs tried."""
         return len(self.plan.earlier)
 
     def explore(self, evaluator: Evaluator, deadline: float, patience: float, interrupted: Sequence[int] = ()) -> str:
-        """Ask, try and tell until a limit; returns what ended it. The plan's first ones are waited for, at most for
-        `patience` seconds beyond the deadline, and a number among `interrupted` asks for the end."""
+        """Try what the search chooses until a limit, and return what ended it. The run waits for the plan's `first`
+        variants at most `patience` seconds beyond the deadline; a number among `interrupted` asks for the end."""
         plan, begun = self.plan, set[Config]()
         for config in plan.first:
             as_trial = config not in plan.earlier and (plan.chooses(config) or not plan.sampler)
@@ -66,11 +66,11 @@ class Run:
                 evaluator.submit(config)
                 self.awaited.add(config)
                 (begun if as_trial else self.aside).add(config)
-        asked = self.resumed + len(begun)
+        count = self.resumed + len(begun)
         stopped = ""
         while True:
             while not stopped and evaluator.room() > 0 and (plan.search.ready() or not evaluator.busy()):
-                if asked >= self.budget.trials:
+                if count >= self.budget.trials:
                     stopped = "trials"
                     break
                 begin = time.perf_counter()
@@ -81,11 +81,11 @@ class Run:
                     break
                 if chosen not in begun:
                     evaluator.submit(chosen)
-                    asked += 1
+                    count += 1
             waits_for_sampler = not stopped and evaluator.room() > 0
             limit_us = plan.stop_over * self.best_us
             for outcome in evaluator.results(0.01 if waits_for_sampler else 0.2, limit_us):
-                self._tell(outcome)
+                self._add(outcome)
             if evaluator.given_up:
                 return f"crashes: {evaluator.given_up}"
             late_s = time.monotonic() - deadline + plan.duel.tries * self._try_s()
@@ -103,11 +103,11 @@ class Run:
                 return stopped
 
     def _try_s(self) -> float:
-        """Seconds that the median variant takes to be checked and timed; 0 while there is none."""
+        """Seconds in which the median variant is checked and timed; 0 before the first one."""
         spent = [entry.verify_s + entry.bench_s for entry in self.entries.values()]
         return statistics.median(spent) if spent and self.plan.duel.tries else 0.0
 
-    def _tell(self, tried: Tried) -> None:
+    def _add(self, tried: Tried) -> None:
         record, config = tried.record, tried.record.config
         self.awaited.discard(config)
         ok = record.status is Status.OK
@@ -126,11 +126,12 @@ class Run:
 
     @property
     def outcomes(self) -> dict[Config, Entry]:
-        """The outcomes, those of earlier runs first."""
+        """Outcome of each variant, earlier runs first."""
         return {**self.plan.earlier, **self.entries}
 
     def why_nothing(self, problem: Problem, info: DeviceInfo, stopped: str, trials: Path) -> str:
-        """Why there is no winner, and what to do where earlier runs have tried all; `trials` has their journals."""
+        """The reason that there is no winner, and a remedy where earlier runs, whose journals lie in the folder
+        `trials`, have tried all variants."""
         reason = next((entry.reason for entry in self.outcomes.values() if entry.reason), "")
         why = why_nothing(problem, info, self.budget, counted(self.outcomes), stopped, reason)
         if self.entries or not self.resumed:
@@ -139,27 +140,28 @@ class Run:
         return f"{why}; all of it in earlier runs: allow more (--trials), or {again}"
 
     def phases(self) -> Phases:
-        """Where the time of all of them went."""
+        """Seconds of the run's variants by phase."""
         costs = [(entry.compile_s, entry.verify_s, entry.bench_s) for entry in self.entries.values()]
         return Phases(*map(sum, zip(*costs)))
 
     def recording(self, problem: Problem, info: DeviceInfo) -> Recording:
-        """All trials, those of earlier runs first."""
+        """Recording of all trials, earlier runs first."""
         return Recording.of(problem, info.name, self.outcomes)
 
     @property
     def worked(self) -> list[Config]:
-        """Configs that work and may win, the fastest first."""
+        """Configs that work and may win, fastest first."""
         return sorted(filter(self.plan.chooses, self.times), key=lambda config: (self.times[config], config.canonical))
 
     def beaten(self, duel: Duel) -> set[Config]:
-        """Configs that give way to the winner of a duel: the contenders, and the user's own record where it could not
-        run."""
+        """Configs whose records the winner of a duel replaces: the contenders, and the user's own record where it could
+        not run."""
         own = {self.plan.own} - self.awaited
         return {config for config in (*own, *(side.config for side in duel)) if config is not None}
 
     def duel(self, evaluator: Evaluator, info: DeviceInfo, left_s: float) -> Duel:
-        """The best side by side, with what is stored, the simplest config and the vendor's library."""
+        """Time the fastest side by side with stored configs, the simplest config and the vendor's library. Raises
+        TuningError where no finalist is right on fresh data."""
         finalists, rounds = self._finalists(left_s if info.arch.is_host else math.inf)
         self.progress.duelling(tuple(finalists))
         longer_s = 0.0 if info.arch.is_host else min(self.plan.duel.seconds, left_s / 5)
@@ -174,10 +176,10 @@ class Run:
         return duel
 
     def _finalists(self, left_s: float) -> tuple[list[Config], int]:
-        """Contenders of a duel, and for how many rounds: of what was searched fewer where it would take longer than is
-        left, but at least the fastest, and all of the plan's first in any case."""
-        # Each contender is checked twice, launched once to size its batch, then timed; the naive default, the
-        # vendor's library and a contender once more come on top and are taken for as slow as the best.
+        """Contenders of a duel, and its rounds. Where these would take longer than `left_s` seconds there are fewer
+        searched ones, but at least the fastest; all of the plan's `first` take part in any case."""
+        # Each contender is checked twice, launched once to size its batch, then timed. The naive default, the
+        # vendor's library and one contender a second time are added, and assumed to be as slow as the best.
         worked, keep = self.worked, self.plan.keep
         best_us = self.times[worked[0]]
         near_us = best_us * (1 + self.plan.duel.near)
@@ -193,5 +195,5 @@ class Run:
 
 
 def counted(outcomes: Mapping[Config, Entry]) -> list[tuple[str, int]]:
-    """How many ended in which status, most first."""
+    """Number of outcomes of each status, the most frequent status first."""
     return Counter(entry.status for entry in outcomes.values()).most_common()

@@ -1,4 +1,5 @@
-"""Settings of a run that a user chooses by name, and their defaults. It imports nothing slow: completion reads it."""
+"""Settings of a run that a user chooses by name, and their defaults. Completion reads this module, which therefore
+imports nothing slow."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,16 +7,16 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """When a run ends, whichever comes first. Hard limits."""
+    """Limits of a run, of which the first that is reached ends it."""
 
     trials: int
-    """Variants tried, those of earlier runs that this one resumes counted."""
+    """Largest number of variants tried, resumed ones included."""
     seconds: float
-    """Wall time, the duel included."""
+    """Most seconds of wall time, the duel included."""
     gain: float = 0.0
     """Share of the best time: a search ends where its next variants are expected to save less."""
     least: int = 0
-    """Variants before which it does not end so."""
+    """Number of variants before which `gain` does not end the search."""
 
 
 Effort = Literal["quick", "normal", "full"]
@@ -30,12 +31,12 @@ EFFORTS: dict[Effort, Budget] = {
 """Budgets of a run, by the names that `--effort` takes."""
 
 LOCAL, GP = "local", "gp"
-"""Samplers that are taken where none is named: `gp` for spaces that a user names and for recordings, else `local`."""
+"""Default samplers: `gp` for spaces that a user names and for recordings, else `local`."""
 SAMPLERS = (LOCAL, GP, "tpe", "random", "exhaustive")
-"""Our names, of which `tpe` is Optuna's TPESampler; `optuna:` and the name of a class in `optuna.samplers` is any."""
+"""Names of samplers; `tpe` is Optuna's TPESampler, and `optuna:CLASS` any class of `optuna.samplers`."""
 
 AHEAD = 40
-"""Variants for which a search tells the gain still to be expected."""
+"""Number of next variants whose expected gain a search reports."""
 
 BENCH_SECONDS = 2.0
-"""Seconds that a bench times each shape side by side, where nothing else is asked for."""
+"""Default seconds for which a bench times each shape side by side."""

@@ -1,4 +1,4 @@
-"""One tuning run: from a problem to the best variant, decided by a duel and kept in the store."""
+"""One tuning run: it searches the variants of a problem, and a duel decides which one the store keeps."""
 
 import math
 import time
@@ -28,7 +28,7 @@ from .settings import EFFORTS, Budget, Effort, SamplerName
 
 DUEL_SHARE = 0.2
 HOST_DUEL_SHARE = 0.35
-"""Share of the seconds kept for the duel; on the processor also for the variant under way when they begin."""
+"""Share of a run's seconds that is reserved for the duel; on the processor it also covers the variant under way."""
 
 
 def tune(
@@ -56,14 +56,14 @@ def tune(
 ) -> Result:
     """Find the fastest right variant for a shape on a device, and keep it in the store: `tune("1024x768x512")`.
 
-    What the store has for the problem, of the user's own and of what ships, is timed beside the fastest in a final
-    duel, whatever is searched: it gives way only to what is faster there, or with `replace`. A run goes on from the
-    trials of earlier ones of the same problem, device and versions. In the main thread SIGINT and SIGTERM end
-    the search and leave the duel and the store to finish.
+    A final duel times the fastest variants beside what the store has for the problem, the user's own and what ships: a
+    record is replaced only by what is faster there, or with `replace`. A run goes on from the trials of earlier runs of
+    the same problem, device and versions. In the main thread SIGINT and SIGTERM end the search and leave the duel and
+    the store to finish.
 
     Args:
-        problem: "1024x768x512" (M x N x K), "1024" for a cube, (m, n, k), or a Problem, which has dtype, transposes and
-            accuracy of its own; no dimension may be 0.
+        problem: "1024x768x512" (M x N x K), "1024" for a cube, (m, n, k), or a Problem, which has its own dtype,
+            transposes and accuracy; no dimension may be 0.
         dtype: float or double, or a type of that name of NumPy, CuPy or torch; None for float.
         trans: nn, nt, tn or tt: which of A and B are stored transposed; None for nn.
         trans_a: whether A is stored k x m, in place of `trans`.
@@ -73,20 +73,21 @@ def tune(
         effort: quick, normal or full: at most 64, 320 or 100,000 trials and 20, 45 or 900 s; the search ends before
             where its next 40 variants are expected to save less than 1%, 0.3% or 0.03%, full after 400 trials.
         trials: variants tried at most, in place of the effort's.
-        seconds: wall time at most, the duel included, in place of the effort's. What the library would run now is
-            waited for as long again, where it was not tried by then.
-        store: folder of records; None for that of the user.
+        seconds: most seconds of wall time, the duel included, in place of the effort's. The run waits as long again for
+            what the library would run now, where it was not tried by then.
+        store: folder of records; None for the user's own.
         sampler: local, gp, tpe, random, exhaustive, or optuna:NAME for a class of `optuna.samplers`; None for local,
             or with `spaces` for gp. All but local choose among listed variants, and none of these says what is still
             to be gained.
         isolation: whether variants run in a process of their own, so that a crash costs only that.
         spaces: folder of *.toml files with the values to combine; None for those of the package.
-        keep: how many contenders meet in the final duel; as many less one join that are within 2% of the fastest.
-        seed: of the sampler: the same one gives it the same random numbers; what it suggests depends on times too.
-        configs: just these are tried, and meet what the library would run now; the winner is kept if it is one of them.
-        record: file for every trial, those of earlier runs that this one resumes among them, as a Kernel Tuner cache
-            file; beside it the same as T4 JSON. Where that fails in the end, it costs an OutputWarning.
-        progress: told what happens meanwhile.
+        keep: number of contenders in the final duel; as many less one join that are within 2% of the fastest.
+        seed: seed of the sampler's random generator; what the sampler suggests depends on times too.
+        configs: variants to try in place of a search, beside what the library would run now; the winner is kept if it
+            is one of them.
+        record: file for every trial, resumed ones included, as a Kernel Tuner cache file; a T4 JSON file is written
+            beside it. Where writing them fails in the end, there is an OutputWarning.
+        progress: listener that the run calls as it goes on.
         replace: keep the fastest of what is searched or of `configs` even where what is stored is faster.
 
     Raises:
@@ -112,7 +113,7 @@ def tune(
     shelf.make()
     interrupted: list[int] = []
     with ExitStack() as starting:
-        # Its processes start, and the device with them, while this one lists what may be tried.
+        # The evaluator's processes start, and open the device, while this process lists what may be tried.
         evaluator: Evaluator = Isolated(info, problem) if isolation else InProcess(info, problem)
         starting.callback(evaluator.close)
         plan = planned(problem, info, shelf, versions, configs, folder, sampler, seed, keep)
@@ -124,7 +125,7 @@ def tune(
         ending.callback(plan.search.close)
         if file is not None:
             ending.callback(lambda: write_both(file, run.recording(problem, info)))
-        ending.push(processes)  # which end first
+        ending.push(processes)  # the processes end first
         listed = None if plan.listed is None else len({*plan.listed, *(plan.first if configs else ())})
         run.progress.started(problem, info, listed, budget, run.resumed)
         for config, entry in plan.earlier.items():
@@ -142,7 +143,7 @@ def tune(
         others = [side.config for side in duel if side.config is not None and not plan.chooses(side.config)]
         compared = tuple(config for config in others if replace or config not in plan.first)
         contenders = judge(duel, compared, plan.stored)
-        best = decided(problem, info, contenders, versions, _told(effort, budget))
+        best = decided(problem, info, contenders, versions, _effort_text(effort, budget))
         keeps = not configs or best.config in configs
         outdone = keeps and not _keep(shelf, best, run.beaten(duel), replace)
     return Result(
@@ -172,7 +173,7 @@ def tune(
 
 
 def _keep(shelf: Store, best: Record, beaten: Collection[Config], replace: bool) -> bool:
-    """Whether the winner is in the store now: a record that was not in the duel gives way only to a lower time."""
+    """Whether the store takes the winner: a record that was not in the duel is replaced only by a lower time."""
     try:
         return shelf.keep(best, beaten=beaten, replace=replace)
     except StoreError as error:  # the text is all that is left of the winner
@@ -188,7 +189,7 @@ def _check_options(keep: int, seed: int, progress: Progress | None, replace: boo
 
 
 def _writable(record: Path | str | None) -> Path | None:
-    """Where a recording goes, tried before anything is tuned for it."""
+    """The file of a recording. Raises ConfigError where it cannot be written, before anything is tuned."""
     file = check_path("record", record)
     for each in (file, t4_path(file)) if file else ():
         check_output("record", each)
@@ -207,5 +208,5 @@ def _budget(effort: Effort, trials: int | None, seconds: float | None) -> Budget
     return Budget(trials or default.trials, seconds or default.seconds, default.gain, default.least)
 
 
-def _told(effort: Effort, budget: Budget) -> str:
+def _effort_text(effort: Effort, budget: Budget) -> str:
     return effort if budget == EFFORTS[effort] else f"{budget.trials} trials or {budget.seconds:g} s"

@@ -77,7 +77,7 @@ def test_all_of_it_is_on_a_screen_and_no_number_is_cut(info: DeviceInfo) -> None
             text, joined = " ".join(" ".join(lines).split()), "".join(line.strip() for line in lines)
             variants = sum(count for _, count in told.variants)
             assert f"search: {variants:,} variants, {told.variants[0][1]:,} {told.variants[0][0]}" in text
-            assert str(told.found.config) in joined
+            assert str(told.lookup.config) in joined
             assert told.why in text
             rows = rows_of(lines)
             assert len(rows) == min(10, len(told.choices)), told.problem
@@ -98,7 +98,7 @@ def test_where_there_is_no_room_fewer_of_the_shortlist_are_shown() -> None:
     longest = parse("simt:80x64x16,thread=10x8,lanes_m=4,slices=4,order=rows,stages=4,interleave=2,shared,l2_prefetch")
     choices = tuple(replace(told.choices[0], config=longest, expected_us=float(us)) for us in range(1, 30))
     unable = tuple(Unable(f"family{place}", f"{place} " + "word " * 20 + "end") for place in range(6))
-    lines = shown(replace(told, found=Found(parse("naive"), "default"), choices=choices, unable=unable), 80)
+    lines = shown(replace(told, lookup=Found(parse("naive"), "default"), choices=choices, unable=unable), 80)
     assert len(lines) <= 40
     rows = rows_of(lines)
     assert 0 < len(rows) < 10

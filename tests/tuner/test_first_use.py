@@ -26,7 +26,7 @@ from tilewright.runtime.store.store import Found, Store
 from tilewright.tuner import first_use
 from tilewright.tuner.choose.forecast import Forecast
 from tilewright.tuner.choose.shortlist import ENTRIES, shortlist
-from tilewright.tuner.first_use import DUEL_SHARE, DUEL_TRIES, KEEP, LEAST_TOLD, ROUNDS, TRIALS, measured
+from tilewright.tuner.first_use import DUEL_SHARE, DUEL_TRIES, KEEP, LEAST_OUTCOMES, ROUNDS, TRIALS, measured
 from tilewright.tuner.measure import ratios
 from tilewright.tuner.measure.evaluate import Bench, Duel, InProcess, Phases, Side, Tried
 from tilewright.tuner.search.neighbourhood import BEGUN
@@ -354,7 +354,7 @@ def test_a_search_begins_with_the_look_up_and_goes_on_to_neighbours_of_the_faste
 
 def test_a_search_ends_where_no_more_is_to_be_gained_or_after_so_many_variants() -> None:
     first = parse("simt:16x16x16,thread=2x4")
-    for number, (gain, least, most) in enumerate(((first_use.GAIN, LEAST_TOLD, TRIALS - 1), (0.0, TRIALS, TRIALS))):
+    for number, (gain, least, most) in enumerate(((first_use.GAIN, LEAST_OUTCOMES, TRIALS - 1), (0.0, TRIALS, TRIALS))):
         gpu = Gpu(lambda config: 10.0 if config == first else 50.0)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(first_use, "GAIN", gain)

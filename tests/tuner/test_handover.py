@@ -27,7 +27,7 @@ from tilewright.runtime.product.vendor import Handover, Operands, OwnKernel
 from tilewright.runtime.store.found import Found
 from tilewright.runtime.store.record import Accuracy
 from tilewright.tuner.choose import fallback
-from tilewright.tuner.choose.fallback import by_record, faster, timed
+from tilewright.tuner.choose.fallback import by_record, by_timing, faster
 from tilewright.tuner.choose.shortlist import look_up
 from tilewright.tuner.first_use import measured
 
@@ -55,7 +55,7 @@ def own(kernel: Kernel, found: Found = PREDICTED) -> OwnKernel:
 
 def test_a_record_without_a_ratio_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its duel was too noisy, so both are timed as where nothing was tuned."""
-    monkeypatch.setattr(fallback, "timed", lambda kernel, found, operands: Handover(9.0, None, "a test"))
+    monkeypatch.setattr(fallback, "by_timing", lambda kernel, found, operands: Handover(9.0, None, "a test"))
     handover = faster(own(on_gpu(HostDevice()), recorded(None)))
     assert handover is not None
     assert handover.why == "a test"
@@ -96,7 +96,7 @@ def recorded(ratio: float | None, **changes: Any) -> Found:
 def test_by_a_record(
     ratio: float | None, changes: dict[str, Any], handed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fallback, "timed", lambda *given: pytest.fail("timed, though there is a record"))
+    monkeypatch.setattr(fallback, "by_timing", lambda *given: pytest.fail("timed, though there is a record"))
     found = faster(own(on_gpu(HostDevice()), recorded(ratio, **changes)))
     assert found == by_record(recorded(ratio, **changes))
     assert (found is not None) == handed
@@ -116,7 +116,7 @@ def test_by_a_record(
 def test_by_timing_both(theirs: list[float], handed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     device = VendorHost()
     seen, given = rounds_of(monkeypatch, theirs, [10.0] * 9), operands()
-    found = timed(prepare(device, PROBLEM, CONFIG), PREDICTED, given)
+    found = by_timing(prepare(device, PROBLEM, CONFIG), PREDICTED, given)
     ((count, contenders, inputs),) = seen
     assert (count, set(contenders), inputs) == (9, {"ours", "vendor"}, [given.each])
     assert len(device.library.products) == 1  # its kernel is loaded before
@@ -132,7 +132,7 @@ def test_operands_that_a_cache_would_hold_are_copied_and_rotated_over(monkeypatc
 
     def timed_with_cache(nbytes: int) -> list[Any]:
         monkeypatch.setattr(device, "info", replace(device.info, l2_bytes=nbytes))
-        timed(kernel, PREDICTED, given)
+        by_timing(kernel, PREDICTED, given)
         inputs: list[Any] = seen.pop()[2]
         return inputs
 
@@ -165,7 +165,7 @@ def test_operands_that_a_cache_would_hold_are_copied_and_rotated_over(monkeypatc
 def test_what_is_expected_where_nobody_knows_the_regret(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds_of(monkeypatch, [5.0] * 5, [10.0] * 5)
     for regret, told in ((None, None), (1.2, 1.0), (3.0, 1.5)):
-        found = timed(prepare(VendorHost(), PROBLEM, CONFIG), replace(PREDICTED, regret=regret), operands())
+        found = by_timing(prepare(VendorHost(), PROBLEM, CONFIG), replace(PREDICTED, regret=regret), operands())
         assert found is not None
         assert found.regret == told
 
@@ -183,7 +183,7 @@ def test_it_is_really_timed_and_a_slow_library_serves_nobody(monkeypatch: pytest
     monkeypatch.setattr(type(device.library.cublasSgemm_v2), "__call__", waits)
     given = operands()
     a, b, c = (each.owner for each in given.each)
-    assert timed(prepare(device, PROBLEM, CONFIG), PREDICTED, given) is None
+    assert by_timing(prepare(device, PROBLEM, CONFIG), PREDICTED, given) is None
     assert len(device.library.products) >= 5
     assert np.array_equal(c, a @ b)
 
@@ -192,7 +192,7 @@ def test_long_products_have_fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> Non
     seen = rounds_of(monkeypatch, [20.0], [10.0])
     kernel = prepare(VendorHost(), PROBLEM, CONFIG)
     monkeypatch.setattr(fallback, "_LONG_FLOPS", PROBLEM.flops)
-    timed(kernel, PREDICTED, operands())
+    by_timing(kernel, PREDICTED, operands())
     assert [each[0] for each in seen] == [2]
 
 
@@ -211,7 +211,7 @@ def test_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     empty, large = on_gpu(device), on_gpu(device)
     empty.problem, large.problem = replace(PROBLEM, k=0), Problem(2**14, 2**14, 1)
     for error in (DeviceError("no library"), LaunchError("status 13"), MemoryError(), RuntimeError("torch: no memory")):
-        monkeypatch.setattr(fallback, "timed", fails(error))
+        monkeypatch.setattr(fallback, "by_timing", fails(error))
         assert faster(own(kernel)) is None
         assert faster(own(empty)) is None
         assert faster(own(large)) is None

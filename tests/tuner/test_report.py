@@ -53,7 +53,7 @@ def test_resources_without_a_compiler_are_the_configs() -> None:
 
 
 def test_least_times() -> None:
-    least = {floor.name.split(" of ")[-1].split(",")[0]: floor.us for floor in floors(PROBLEM, WINNER, H200)}
+    least = {floor.by.split(" of ")[-1].split(",")[0]: floor.us for floor in floors(PROBLEM, WINNER, H200)}
     flops = 2 * 1024 * 768 * 512
     assert least["arithmetic"] == pytest.approx(flops / 66.9e6)
     # 128 tiles on 132 SMs: one on the critical SM, which has a 132nd of the rate.

@@ -1,5 +1,5 @@
-"""A float product as one product of halves or bfloat16s by the vendor's library, which is longer along k: what anyone
-can build in an afternoon, and so what kernels of terms are compared with."""
+"""A float product as one longer product of halves or bfloat16s by the vendor's library, which kernels of split terms
+are compared with: anyone can build it in an afternoon."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,43 +10,45 @@ from ...runtime.device.cache import compile_cached
 from ...runtime.device.protocol import Device, Launcher, Multiplied, Operand
 
 _TEXT = Path(__file__).with_name("concatenated.cu")
-_TILE, _THREADS = (64, 128), 256  # as in the text
+_TILE, _THREADS = (64, 128), 256
+"""Tile and threads of a CTA, as in concatenated.cu."""
 _ALIGNED = 8
-"""Copies of terms begin at multiples of so many elements, 16 bytes, without which cuBLAS has slower kernels."""
+"""Number of elements, 16 bytes, at whose multiples copies of terms begin: else cuBLAS has slower kernels."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Scheme:
-    """Which terms are multiplied with which."""
+    """Pairs of split terms that are multiplied."""
 
     multiplied: Multiplied
     terms: int
-    """Numbers that an element is the sum of."""
+    """Number of terms of an element."""
     of_a: tuple[int, ...]
-    """The term of A in each product, and of B: the smallest products first, of whose sums less is cut off."""
+    """The term of A in each product, the smallest products first, so that sums round less."""
     of_b: tuple[int, ...]
+    """The term of B in each product."""
 
 
 SCHEMES = {
     Grade.NORMWISE: _Scheme(Multiplied.HALF, 2, (1, 0, 0), (0, 1, 0)),
     Grade.ELEMENTWISE: _Scheme(Multiplied.BFLOAT16, 3, (2, 1, 0, 1, 0, 0), (0, 1, 2, 0, 1, 0)),
 }
-"""By grade of accuracy: three products of two halves, six of three bfloat16s."""
+"""Schemes by grade of accuracy: three products of two halves, and six products of three bfloat16s."""
 
 
 class Concatenated:
     """C = alpha op(A) op(B) + beta C for finite float operands by one product that is `products` times as long along k.
 
-    Halves are scaled first, rows of op(A) and columns of op(B) by powers of two of their own, which are taken off C in
-    the end: a kernel before for the largest magnitudes, and one after. bfloat16s have the range of floats and need
-    neither. All memory but that for beta other than 0 is allocated here. Sums stay within the tensor cores, so that
-    errors grow with k. Raises what compiling, loading and allocating do, and DeviceError where the library is missing.
+    For halves, each row of op(A) and column of op(B) is scaled by a power of two: one kernel before finds the largest
+    magnitudes, one after takes the scales off C. bfloat16s have the range of floats and need neither. Memory is
+    allocated here, except what beta other than 0 needs. Sums stay within the tensor cores, so that errors grow with k.
+    Raises what compiling, loading and allocating do, and DeviceError where the library is missing.
     """
 
     def __init__(self, device: Device, problem: Problem, grade: Grade) -> None:
         scheme = SCHEMES[grade]
         self.products = len(scheme.of_a)
-        """Products that count, and copies of terms of each operand."""
+        """Number of products of terms, and of copies of each operand."""
         self._device, self._problem = device, problem
         self._scaled = scheme.multiplied is Multiplied.HALF
         depth = -(-problem.k // _ALIGNED) * _ALIGNED
@@ -93,26 +95,27 @@ class Concatenated:
 
     @property
     def _most_at(self) -> tuple[int, int]:
-        """Where the largest magnitudes of rows of op(A) and of columns of op(B) are."""
+        """Addresses of the largest magnitudes of the rows of op(A) and of the columns of op(B)."""
         return self._most.pointer, self._most.pointer + 4 * self._problem.m
 
     def split(self, a: Operand, b: Operand) -> None:
-        """Put what goes before the product on the current stream: largest magnitudes, and terms. Raises LaunchError."""
+        """Launch the kernels before the product on the current stream: largest magnitudes, then terms. Raises
+        LaunchError."""
         stream = self._device.stream()
-        given = [(each.pointer, each.ld, each.rows, each.cols, at) for each, at in zip((a, b), self._most_at)]
+        floats = [(each.pointer, each.ld, each.rows, each.cols, at) for each, at in zip((a, b), self._most_at)]
         if self._scaled:
             self._device.zero(self._most, self._most_bytes, stream)
-            self._largest(stream, *given[0], *given[1])
+            self._largest(stream, *floats[0], *floats[1])
         copies = [(each.pointer, each.ld, stride) for each, stride in zip(self._operands, self._strides)]
-        self._split(stream, *given[0], *copies[0], *given[1], *copies[1])
+        self._split(stream, *floats[0], *copies[0], *floats[1], *copies[1])
 
     def multiply(self, c: Operand, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Put the long product alone on the current stream. Raises LaunchError."""
+        """Launch the long product alone on the current stream. Raises LaunchError."""
         a, b = self._operands
         self._product(a, b, c, alpha, beta)
 
     def launch(self, a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
-        """Put one product on the current stream, everything it needs included. Raises LaunchError."""
+        """Launch one product on the current stream, with all kernels before and after. Raises LaunchError."""
         self.split(a, b)
         if not self._scaled:
             self.multiply(c, alpha, beta)
@@ -125,7 +128,7 @@ class Concatenated:
         )
 
     def _unscaled(self, c: Operand) -> Operand:
-        """Room for the product where C is still needed."""
+        """Memory for the product where beta needs C."""
         if self._apart is None:
             memory = self._device.allocate(4 * c.rows * c.cols)
             self._apart = Operand(memory.pointer, c.rows, c.cols, c.cols, False, memory)
@@ -133,5 +136,5 @@ class Concatenated:
 
 
 def _tiles(rows: int, cols: int) -> int:
-    """CTAs for a matrix."""
+    """Number of CTAs for a matrix."""
     return -(-rows // _TILE[0]) * -(-cols // _TILE[1])

@@ -1,8 +1,9 @@
-"""One shape, timed as the library would run it against the vendor's libraries. Runs in the process of the device."""
+"""Contest of one shape between the library's kernel and the vendor's libraries, in the process of the device."""
 
 import statistics
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,10 +29,12 @@ from .rivals import meets, rival
 from .rows import GIVEN, TITLES, BenchRow, KindError, Rival, finite
 
 ROUNDS = 7
-"""Rounds at least."""
+"""Least number of rounds."""
 _OURS, _KERNEL, _THEN = "ours", "kernel", ", kernel"
+"""Names of our contender, of the array library's kernel, and ending of a contender's name with that kernel after it."""
 _Samples = Mapping[str, list[float]]
-_TRIES = 3  # batches by which one of cuBLASLt's kernels is chosen
+_TRIES = 3
+"""Number of batches by which one of cuBLASLt's kernels is chosen."""
 
 
 def contest(
@@ -44,11 +47,11 @@ def contest(
     config: Config | None = None,
     others: Sequence[Config] = (),
 ) -> BenchRow:
-    """Check and time what the store holds for a problem, or `config`, beside the `rivals` and `others`, variants of
-    ours, which are rivals by their text. A failure is a row, not an exception.
+    """Check and time the stored config of a problem, or `config`, beside the `rivals` and `others`, variants of ours
+    that are rivals under their text. A failure is a row, not an exception.
 
-    `seconds` are for the rounds on rotated inputs; checking, choosing and the other columns come on top. With
-    `turn_seconds` each contender runs so long in its turn.
+    The rounds on rotated inputs take `seconds`; checking, choosing and the other columns take more. With
+    `turn_seconds` each contender runs for so many seconds in its turn.
     """
     row = BenchRow(problem)
     with device.entered(), warnings.catch_warnings(record=True) as caught:
@@ -64,9 +67,9 @@ def contest(
             row = _Contest(device, row, launch, others).run(rivals, seconds, turn_seconds)
         except FAILURES as error:
             row = replace(row, status=status_of(error), reason=one_line(error))
-    # The library's own: other categories are those of the array library, and for its developers.
-    told = (one_line(warning.message) for warning in caught if issubclass(warning.category, UserWarning))
-    return replace(row, notes=(*row.notes, *dict.fromkeys(told)))
+    # Warnings of other categories are the array library's, and for its developers.
+    notes = (one_line(warning.message) for warning in caught if issubclass(warning.category, UserWarning))
+    return replace(row, notes=(*row.notes, *dict.fromkeys(notes)))
 
 
 class _Contest:
@@ -80,7 +83,7 @@ class _Contest:
         self._notes: list[str] = []
 
     def run(self, rivals: tuple[str, ...], seconds: float, turn_seconds: float) -> BenchRow:
-        """The row. Raises what checking and timing do."""
+        """Check and time all contenders, and return the row. Raises what checking and timing do."""
         verifier = Verifier(self.device, self.problem, seed=101)
         reason = self._checked(verifier, _OURS, self._contenders[_OURS])
         if reason:
@@ -89,23 +92,22 @@ class _Contest:
         plan = TimingPlan.side_by_side(self.device)
         timer = Timer(self.device, self.problem, seed=103, plan=plan)
         for key in (*(key for key in rivals if meets(key, self.problem)), *self._others):
-            try:
+            with self._noted(f"{TITLES.get(key, key)} could not run"):
                 self._enter(key, verifier, timer)
-            except DeviceFaultError:
-                raise
-            except (LaunchError, DeviceError, CompileError) as error:
-                self._notes.append(f"{TITLES.get(key, key)} could not run: {one_line(error)}")
         del verifier  # its memory is not needed while the others are timed
-        kinds = self._error_kinds()
+        kinds: tuple[KindError, ...] = ()
+        if self.problem.accuracy is not Grade.IEEE:
+            with self._noted("errors on kinds of data"):  # there may be no memory for more operands
+                kinds = error_kinds(self.device, self.problem, self._contenders)
         reason = broken_promise(self.problem, kinds, _OURS)
         if reason:
             return replace(self.row, status=Status.WRONG_RESULT, reason=reason, error_kinds=kinds)
-        lined_up = dict(self._contenders)
-        if plan.between and not turn_seconds:  # a turn of the short kernel would give clocks to whoever comes next
-            lined_up |= {name + _THEN: timer.followed(launch) for name, launch in self._contenders.items()}
-            lined_up[_KERNEL] = timer.followed()
-        found = side_by_side(timer, lined_up, ROUNDS, twice=_OURS, seconds=seconds, turn_seconds=turn_seconds)
-        samples = found.samples
+        launches = dict(self._contenders)
+        if plan.between and not turn_seconds:  # a turn of the short kernel would raise clocks for the next contender
+            launches |= {name + _THEN: timer.followed(launch) for name, launch in self._contenders.items()}
+            launches[_KERNEL] = timer.followed()
+        rounds = side_by_side(timer, launches, ROUNDS, twice=_OURS, seconds=seconds, turn_seconds=turn_seconds)
+        samples = rounds.samples
         held_back = timer.held_back()
         alone = samples.get(_KERNEL, [])
         between = {name: added_us(samples[name + _THEN], alone) if alone else [] for name in self._contenders}
@@ -121,47 +123,46 @@ class _Contest:
             fixed_us=fixed.get(_OURS),
             between_us=median(between[_OURS]),
             between_kernel_us=median(alone),
-            aa_interval=found.aa_interval,
+            aa_interval=rounds.aa_interval,
             rounds=len(samples[_OURS]),
-            clock_mhz=found.clock_mhz,
+            clock_mhz=rounds.clock_mhz,
             held_back=held_back,
             rivals=tuple(self._rival(key, samples, eager, fixed, between) for key in self._contenders if key != _OURS),
             error_kinds=kinds,
         )
 
-    def _error_kinds(self) -> tuple[KindError, ...]:
-        """Errors of all contenders on six kinds of data, where the accuracy is not that of every kernel."""
-        if self.problem.accuracy is Grade.IEEE:
-            return ()
+    @contextmanager
+    def _noted(self, subject: str) -> Iterator[None]:
+        """Turn a failure that leaves the device usable into a note of the row, which begins with `subject`."""
         try:
-            return error_kinds(self.device, self.problem, self._contenders)
+            yield
         except DeviceFaultError:
             raise
-        except LaunchError as error:  # there may be no memory for more operands
-            self._notes.append(f"errors on kinds of data: {one_line(error)}")
-            return ()
+        except (LaunchError, DeviceError, CompileError) as error:
+            self._notes.append(f"{subject}: {one_line(error)}")
 
     def _checked(self, verifier: Verifier, name: str, launch: Launch) -> str:
-        """Why a contender's result is wrong; empty where it is right."""
+        """The reason that a contender's result is wrong; empty where it is right."""
         verdict = verifier.check(launch)
         self._errors[name] = verdict.accuracy.worst
         return verdict.reason
 
     def _enter(self, key: str, verifier: Verifier, timer: Timer) -> None:
-        """A rival joins. A wrong result of the vendor's library is told, and timed: it is what users get."""
+        """Check a rival and add it to the contenders. The vendor's library is timed even where its result is wrong,
+        with a note: it is what users get. Raises LaunchError for a wrong variant of ours."""
         if key in self._others:
             launch: Launch = prepare(self.device, self.problem, self._others[key]).launch
         else:
             launch = self._fastest(timer) if key == "cublaslt" else rival(self.device, self.problem, key)
         reason = self._checked(verifier, key, launch)
         if reason and key in self._others:
-            raise LaunchError(reason)  # nobody gets that
+            raise LaunchError(reason)
         if reason:
             self._notes.append(f"{TITLES[key]}: {reason}")
         self._contenders[key] = launch
 
     def _fastest(self, timer: Timer) -> Launch:
-        """The fastest of cuBLASLt's kernels; one that fails is passed over."""
+        """The fastest of cuBLASLt's kernels that work. Raises LaunchError where none does."""
         times: list[tuple[float, Launch]] = []
         last = "no heuristic serves this problem"
         for launch in CublasLt(self.device, self.problem).launches():
@@ -177,7 +178,7 @@ class _Contest:
         return min(times, key=lambda pair: pair[0])[1]
 
     def _fixed(self, plan: TimingPlan) -> Mapping[str, float]:
-        """Medians on one set of inputs, which the cache may hold."""
+        """Median microseconds of each contender on one set of inputs, which the cache may hold."""
         timer = Timer(self.device, self.problem, seed=107, plan=plan)
         samples = side_by_side(timer, self._contenders, ROUNDS).samples
         return {name: statistics.median(times) for name, times in samples.items()}

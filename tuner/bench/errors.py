@@ -11,39 +11,34 @@ from ...runtime.device.protocol import Device, Launch, Operand
 from .rows import KindError
 
 BLOCK = 256
-"""Rows of op(A) and columns of op(B) that are drawn; those of larger matrices repeat them."""
+"""Number of rows of op(A) and columns of op(B) that are drawn at random; larger matrices repeat them."""
 
 
 def error_kinds(device: Device, problem: Problem, contenders: Mapping[str, Launch]) -> tuple[KindError, ...]:
     """The errors of all contenders on each kind of data, at the size of the problem, so that each runs as it is timed.
 
-    Compared are blocks of C along its diagonal, in which every row and every column has a part. Raises LaunchError.
+    Blocks of C along its diagonal, in which every row and column has a part, are compared. Raises LaunchError.
     """
-    found = []
+    errors = []
     m, n, k = problem.m, problem.n, problem.k
     buffer = device.allocate(4 * m * n)
     c, out = buffer.array("float32", (m, n)), Operand(buffer.pointer, m, n, n, False, buffer)
     for kind, draw in KINDS.items():
         drawn = draw(np.random.default_rng(1), min(m, BLOCK), min(n, BLOCK), k)
         a, b = (device.xp.asarray(each) for each in drawn)
-        given = _repeated(device, a, m, 0, problem.trans_a), _repeated(device, b, n, 1, problem.trans_b)
+        operands = _repeated(device, a, m, 0, problem.trans_a), _repeated(device, b, n, 1, problem.trans_b)
         exact = Exact(a, b)
         for name, launch in contenders.items():
             c[...] = np.nan
-            launch(*given, out, 1.0, 0.0)
+            launch(*operands, out, 1.0, 0.0)
             device.synchronize()
             by_elements, by_norms = zip(*(exact.errors(block) for block in _blocks(c)))
-            found.append(KindError(kind, name, max(by_elements, key=_or_more), max(by_norms, key=_or_more)))
-    return tuple(found)
-
-
-def _or_more(value: float) -> float:
-    """A number that NaN does not pass for less than."""
-    return np.inf if np.isnan(value) else value
+            errors.append(KindError(kind, name, float(np.max(by_elements)), float(np.max(by_norms))))
+    return tuple(errors)
 
 
 def _repeated(device: Device, block: Any, size: int, axis: int, trans: bool) -> Operand:
-    """An operand with so many rows (axis 0) or columns (axis 1), which repeat those of a block."""
+    """An operand with `size` rows (axis 0) or columns (axis 1), which repeat those of a block."""
     rows, cols = (size, block.shape[1]) if axis == 0 else (block.shape[0], size)
     if trans:
         rows, cols = cols, rows
@@ -60,7 +55,7 @@ def _repeated(device: Device, block: Any, size: int, axis: int, trans: bool) -> 
 
 
 def _blocks(c: Any) -> Iterator[Any]:
-    """Blocks along the diagonal of C, which begins anew where it meets the end of the shorter side."""
+    """Blocks along the diagonal of C, which starts again where it reaches the end of the shorter side."""
     rows, cols = (range(0, size, BLOCK) for size in c.shape)
     for index in range(max(len(rows), len(cols))):
         top, left = rows[index % len(rows)], cols[index % len(cols)]
@@ -68,13 +63,14 @@ def _blocks(c: Any) -> Iterator[Any]:
 
 
 def broken_promise(problem: Problem, errors: tuple[KindError, ...], name: str) -> str:
-    """On which kind of data the errors of `name` pass the bound of the grade; empty where they keep it."""
+    """The first kind of data on which the errors of `name` exceed the bound of the grade, in words; empty where none
+    does."""
     for each in errors:
         most = problem.k + 2
         error = each.elementwise
         if problem.accuracy is Grade.NORMWISE:
             most, error = max(most, NORMWISE_ROUNDINGS), each.normwise
-        # gamma(n) is more than n u, if by little.
+        # gamma(n) is slightly more than n u.
         if each.contender == name and not error <= most / (1 - most * problem.dtype.unit_roundoff):
             return f"on {each.kind} data the error is {error:.3g} u, its bound {most:,} u"
     return ""

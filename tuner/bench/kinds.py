@@ -1,5 +1,6 @@
 """Errors by kind of data as JSON, as lines of text and as a table."""
 
+import itertools
 import math
 from typing import Any
 
@@ -10,30 +11,31 @@ _OURS = "ours"
 
 
 def error_kinds_json(row: BenchRow) -> dict[str, Any] | None:
-    """By kind of data and contender, the worst errors in units of u: `elementwise` and `normwise`. None where nothing
-    was measured; an error that is no finite number is null."""
-    found: dict[str, dict[str, dict[str, float | None]]] = {}
+    """The worst errors in units of u, `elementwise` and `normwise`, by kind of data and contender; an error that is not
+    finite is null. None where no errors were measured."""
+    document: dict[str, dict[str, dict[str, float | None]]] = {}
     for each in row.error_kinds:
         errors = {"elementwise": finite(each.elementwise), "normwise": finite(each.normwise)}
-        found.setdefault(each.kind, {})[each.contender] = errors
-    return found or None
+        document.setdefault(each.kind, {})[each.contender] = errors
+    return document or None
 
 
-def error_kinds_of(found: Any) -> tuple[KindError, ...]:
-    """What `error_kinds_json` gave. Raises what values of other types do."""
-
-    def number(value: Any) -> float:
-        return math.nan if value is None else float(value)
-
-    return tuple(
-        KindError(str(kind), str(contender), number(errors["elementwise"]), number(errors["normwise"]))
-        for kind, contenders in (found or {}).items()
+def error_kinds_of(document: Any) -> list[KindError]:
+    """The errors in what `error_kinds_json` made. Raises AttributeError, KeyError, TypeError or ValueError for any
+    other document."""
+    return [
+        KindError(kind, contender, *(_number(errors[measure]) for measure in ("elementwise", "normwise")))
+        for kind, contenders in (document or {}).items()
         for contender, errors in contenders.items()
-    )
+    ]
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
 
 
 def kinds_lines(result: BenchResult) -> list[str]:
-    """For each grade of accuracy a line with the worst errors of all rows, by the measure that the grade has."""
+    """A line for each grade of accuracy with the worst errors of all rows, by the grade's own measure."""
     lines = []
     for grade in (Grade.ELEMENTWISE, Grade.NORMWISE):
         rows = [row for row in result.rows if row.problem.accuracy is grade and row.error_kinds]
@@ -49,13 +51,14 @@ def kinds_lines(result: BenchResult) -> list[str]:
 
 
 def _beside(errors: dict[str, float]) -> str:
-    """Ours, and that of the first library."""
+    """Our error, and in brackets the first library's."""
     theirs = [f" ({error:.2g})" for name, error in errors.items() if name != _OURS]
     return f"{errors[_OURS]:.2g}{''.join(theirs[:1])}"
 
 
 def kinds_table(result: BenchResult) -> list[list[str]]:
-    """A head, then a row for each shape and kind of data; of each contender the error by elements and by norms."""
+    """A head, then a row for each shape and kind of data, with each contender's errors by elements and by norms; empty
+    where no errors were measured."""
     names = list(dict.fromkeys(each.contender for row in result.rows for each in row.error_kinds))
     if not names:
         return []
@@ -64,7 +67,7 @@ def kinds_table(result: BenchResult) -> list[list[str]]:
     for shape, row in zip(result.names, result.rows):
         by = {(each.kind, each.contender): each for each in row.error_kinds}
         for kind in dict.fromkeys(each.kind for each in row.error_kinds):
-            found = [by.get((kind, name)) for name in names]
-            pairs = ((f"{each.elementwise:.3g}", f"{each.normwise:.3g}") if each else ("", "") for each in found)
-            rows.append([shape, kind, *(cell for pair in pairs for cell in pair)])
+            errors = [by.get((kind, name)) for name in names]
+            pairs = ((f"{each.elementwise:.3g}", f"{each.normwise:.3g}") if each else ("", "") for each in errors)
+            rows.append([shape, kind, *itertools.chain.from_iterable(pairs)])
     return [["M x N x K", "data", *head], *rows]

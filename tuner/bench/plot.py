@@ -1,7 +1,9 @@
-"""A picture of a bench: speed and ratio by shape. matplotlib, an extra, is imported when it is drawn."""
+"""Charts of a bench: ratios and speeds by shape, for a file and for a page. matplotlib, an extra, is imported late."""
 
 import importlib.util
 import io
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,37 +12,59 @@ from ...runtime.files import write_output
 from .rows import TITLES, BenchResult, BenchRow
 
 SUFFIXES = (".svg", ".png", ".pdf")
-_OURS = "#1b6ca8"
-_COLOURS = {
-    "cublas": "#e07b39", "cublaslt": "#7a9e3d", "numpy": "#e07b39", "hgemm3k": "#8e5ea2", "bgemm6k": "#b0467c",
-    "tf32": "#c9a227",
-}  # fmt: skip
-_GREY = "#8a8f98"
-_COARSE = (1.0, 2.0, 5.0)
-_FINE = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 6.0, 7.0, 8.0, 9.0)
-_ABOVE: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "frameon": False, "borderaxespad": 0.2}
+"""Endings of the files that `plot` writes."""
+_MARKERS = ("o", "D", "s")
+"""matplotlib's markers of the rivals, which take turns."""
+_LANE = 0.62
+"""Height of all marks of one shape, as a share of the distance between two shapes."""
+_WIDTH = 10.0
+"""Inches across a plot."""
+_MARGIN = 1.2
+"""Inches of a chart's height that no lines of text take."""
+_LINE_INCHES = 0.24
+"""Inches of a chart's height for each line of text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Palette:
+    """Colours of a chart."""
+
+    ink: str
+    """Colour of text and of lines that matter."""
+    muted: str
+    """Colour of axes and of limits."""
+    series: tuple[str, ...]
+    """Colours of what is compared, ours first; they take turns."""
+
+
+_PRINTED = Palette("#000000", "#8a8f98", ("#1b6ca8", "#e07b39", "#7a9e3d", "#8e5ea2", "#c9a227"))
+"""Colours of a plot on white."""
+
+
+def check_matplotlib(user: str) -> None:
+    """Raise DeviceError where matplotlib, which `user` needs, is missing."""
+    missing = importlib.util.find_spec("matplotlib") is None
+    check(not missing, f"{user} needs matplotlib; get it with pip install 'tilewright[plot]'", DeviceError)
 
 
 def check_plot(path: Path) -> None:
-    """Raises ConfigError for a file that is no .svg, .png or .pdf, DeviceError where matplotlib is missing."""
+    """Raise ConfigError for a file that is no .svg, .png or .pdf, DeviceError where matplotlib is missing."""
     check(path.suffix.lower() in SUFFIXES, f"--plot must be a file ending in {', '.join(SUFFIXES)}, got {path.name!r}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise DeviceError("--plot needs matplotlib; get it with pip install 'tilewright[plot]'")
+    check_matplotlib("--plot")
 
 
 def plot(result: BenchResult, path: Path) -> None:
-    """Draw the rows that are ok. Raises as `check_plot` does, and OSError."""
+    """Draw the rows that are ok, of which there must be one, into a file. Raises as `check_plot` does, and OSError."""
     check_plot(path)
     from matplotlib.figure import Figure
 
-    rows = [row for row in result.rows if row.ok]
-    figure = Figure(figsize=(max(6.5, 2.0 + 0.42 * len(rows)), 7.6), layout="constrained")
-    speed, ratio = figure.subplots(2, 1, sharex=True, height_ratios=(1.15, 1))
-    keys = [key for key in result.setting.rivals if result.compared(key)]
-    _draw_speed(speed, rows, keys)
-    _draw_ratio(ratio, result, rows, keys)
-    ratio.set_xticks(range(len(rows)), [_label(row) for row in rows], rotation=55, ha="right", rotation_mode="anchor")
-    ratio.set_xlim(-0.6, len(rows) - 0.4)
+    figure = Figure(figsize=(_WIDTH, 2 * chart_inches(lines_of(result))), layout="constrained")
+    speeds, ratios = figure.subplots(2, 1)
+    for axes, draw in ((speeds, draw_speeds), (ratios, draw_ratios)):
+        axes.grid(True, color="#e3e5e8", zorder=0)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        draw(result, axes, _PRINTED, narrow=False)
     title = f"C = A B in {result.dtypes} on {result.device.name}, {result.date[:10]}"
     figure.suptitle(title, fontsize=12, x=0.01, ha="left")
     drawn = io.BytesIO()
@@ -48,88 +72,101 @@ def plot(result: BenchResult, path: Path) -> None:
     write_output(path, drawn.getvalue())
 
 
-def _label(row: BenchRow) -> str:
-    problem = row.problem
-    cube = problem.m == problem.n == problem.k
-    return f"{problem.m}³" if cube else problem.shape.replace("x", "×")
+def lines_of(result: BenchResult) -> int:
+    """Lines of text below each other in a chart of a bench: its shapes and what its legend has at most."""
+    return sum(row.ok for row in result.rows) + 2 * len(result.setting.rivals)
 
 
-def _draw_speed(axes: Any, rows: list[BenchRow], keys: list[str]) -> None:
-    """Bars of ours and the rivals side by side, on a logarithmic scale: shapes differ a thousandfold."""
-    names = ["ours", *keys]
-    width = 0.82 / len(names)
-    for place, name in enumerate(names):
-        at, height = [], []
-        for x, row in enumerate(rows):
-            if tflops := row.tflops(row.us_of(name)):
-                at.append(x + (place - (len(names) - 1) / 2) * width)
-                height.append(tflops)
-        colour, label = _COLOURS.get(name, _OURS), TITLES.get(name, "tilewright")
-        axes.bar(at, height, width, color=colour, label=label, zorder=2)
-    ceilings = [(x, tflops) for x, row in enumerate(rows) if (tflops := row.tflops(row.floor_us))]
-    if ceilings:
-        axes.errorbar(*zip(*ceilings), xerr=0.46, fmt="none", color="black", label="the device's limit", zorder=3)
-    low = 0.6 * min((tflops for row in rows for name in names if (tflops := row.tflops(row.us_of(name)))), default=1.0)
-    axes.set_yscale("log")
-    axes.set_ylim(bottom=low)
-    _ticks(axes, _COARSE)
-    axes.set_ylabel("TFLOP/s")
-    axes.legend(ncols=4, **_ABOVE)
-    _tidy(axes)
+def chart_inches(lines: int) -> float:
+    """Height in inches of a chart with so many lines of text below each other."""
+    return _MARGIN + _LINE_INCHES * lines
 
 
-def _draw_ratio(axes: Any, result: BenchResult, rows: list[BenchRow], keys: list[str]) -> None:
-    """A dot a shape and rival with its interval, hollow with a kernel in between, and a line at 1."""
-    step = 0.2
-    series = [(key, kind) for key in keys for kind in ("", "between_") if result.geomean(key, f"{kind}ratio")]
-    for place, (key, kind) in enumerate(series):
-        shift = (place - (len(series) - 1) / 2) * step
-        pairs = [(x, rival) for x, row in enumerate(rows) if (rival := row.rival(key))]
-        dots = [(x, getattr(rival, f"{kind}ratio"), getattr(rival, f"{kind}interval")) for x, rival in pairs]
-        found = [(x + shift, ratio, *within) for x, ratio, within in dots if within is not None]
-        xs, ratios, lows, highs = zip(*found)
+def draw_ratios(result: BenchResult, axes: Any, palette: Palette, narrow: bool) -> None:
+    """Draw a mark for each shape and rival with its interval, hollow with a kernel in between, and a line at 1."""
+    rows = [row for row in result.rows if row.ok]
+    series = [
+        (place, key, kind, mean)
+        for place, key in enumerate(result.setting.rivals, start=1)
+        for kind in ("", "between_")
+        if (mean := result.geomean(key, f"{kind}ratio")) is not None
+    ]
+    ends = [1.0]
+    for number, (place, key, kind, mean) in enumerate(series):
+        shift = ((number + 0.5) / len(series) - 0.5) * _LANE
+        rivals = [(y, rival) for y, row in enumerate(rows) if (rival := row.rival(key))]
+        marks = [(y, getattr(rival, f"{kind}ratio"), getattr(rival, f"{kind}interval")) for y, rival in rivals]
+        ys, ratios, lows, highs = zip(*((y + shift, ratio, *within) for y, ratio, within in marks if within))
+        ends += [*lows, *highs]
         below = [max(0.0, ratio - low) for ratio, low in zip(ratios, lows)]
         above = [max(0.0, high - ratio) for ratio, high in zip(ratios, highs)]
-        words = ", a kernel in between" if kind else ", geometric mean"
+        colour = palette.series[place % len(palette.series)]
         axes.errorbar(
-            xs,
             ratios,
-            yerr=(below, above),
-            fmt="o" if key == keys[0] else "D",
-            markersize=5 if key == keys[0] else 4,
-            markerfacecolor="white" if kind else _COLOURS[key],
-            capsize=2.5,
-            elinewidth=1.2,
-            color=_COLOURS[key],
-            label=f"{TITLES[key]}{words} {result.geomean(key, f'{kind}ratio'):.3f}",
+            ys,
+            xerr=(below, above),
+            fmt=_MARKERS[(place - 1) % len(_MARKERS)],
+            markersize=5,
+            color=colour,
+            markerfacecolor="none" if kind else colour,
+            elinewidth=1,
+            label=f"{TITLES[key]}, {'a kernel in between' if kind else 'geometric mean'} {mean:.3f}",
             zorder=3,
         )
-    axes.axhline(1.0, color="black", linewidth=1.0, zorder=2)
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    _ticks(axes, _FINE if high < 6 * low else _COARSE)
-    axes.set_ylabel("speed of ours over theirs")
+    axes.axvline(1.0, color=palette.ink, linewidth=1.2, zorder=2)
+    low, high = _limits(ends)
+    near = (1, 1.5, 2, 3, 5) if narrow else (1, 1.1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 7, 8, 9)
+    axes.set(xscale="log", xlim=(low, high))
+    plain_ticks(axes.xaxis, low, high, near if high < 8 * low else (1, 2, 5))
+    _label_rows(axes, rows)
+    axes.set_xlabel("their time over ours" if narrow else "their time over ours: above 1 is ours faster")
     if series:
-        axes.legend(ncols=2, **_ABOVE)
-    _tidy(axes)
+        legend(axes, 1 if narrow else 2)
 
 
-def _ticks(axes: Any, digits: tuple[float, ...]) -> None:
-    """Ticks of a logarithmic axis at these digits of each power of ten, as plain numbers."""
-    low, high = axes.get_ylim()
-    ticks = (digit * 10.0**power for power in range(-9, 6) for digit in digits)
-    axes.set_yticks([tick for tick in ticks if low <= tick <= high])
-    axes.set_ylim(low, high)
-    axes.minorticks_off()
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+def draw_speeds(result: BenchResult, axes: Any, palette: Palette, narrow: bool) -> None:
+    """Draw a mark for each shape and library, and the device's limit."""
+    rows = [row for row in result.rows if row.ok]
+    names = ("ours", *result.setting.rivals)
+    speeds = {
+        name: [(y, tflops) for y, row in enumerate(rows) if (tflops := row.tflops(row.us_of(name)))] for name in names
+    }
+    limits = [(y, tflops) for y, row in enumerate(rows) if (tflops := row.tflops(row.floor_us))]
+    low, high = _limits([tflops for points in (*speeds.values(), limits) for _, tflops in points])
+    axes.set(xscale="log", xlim=(low, high))
+    plain_ticks(axes.xaxis, low, high, (1,) if narrow else (1, 2, 5))
+    for place, (name, points) in enumerate(speeds.items()):
+        shift = (place - (len(names) - 1) / 2) * 0.22
+        ys, xs = zip(*((y + shift, x) for y, x in points)) if points else ((), ())
+        marker, size = ("*", 9) if name == "ours" else (_MARKERS[(place - 1) % len(_MARKERS)], 5)
+        style = {"markersize": size, "markeredgewidth": 0, "color": palette.series[place % len(palette.series)]}
+        axes.plot(xs, ys, marker, label=TITLES.get(name, "tilewright"), zorder=3, **style)
+    if limits:
+        ys, xs = zip(*limits)
+        style = {"markersize": 14, "markeredgewidth": 2, "color": palette.muted}
+        axes.plot(xs, ys, "|", label="the device's limit", zorder=2, **style)
+    _label_rows(axes, rows)
+    axes.set_xlabel("TFLOP/s")
+    legend(axes, 2 if narrow else 4)
 
 
-def _tidy(axes: Any) -> None:
-    axes.grid(axis="y", color="#e3e5e8", linewidth=0.8, zorder=0)
-    axes.grid(axis="x", color="#f1f2f4", linewidth=0.8, zorder=0)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(_GREY)
-    axes.tick_params(color=_GREY, labelsize=9)
+def _label_rows(axes: Any, rows: Sequence[BenchRow]) -> None:
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_yticks(range(len(rows)), [row.problem.shape for row in rows])
+
+
+def _limits(values: Sequence[float]) -> tuple[float, float]:
+    return min(values) / 1.15, max(values) * 1.15
+
+
+def plain_ticks(axis: Any, low: float, high: float, digits: Sequence[float] = (1, 2, 5)) -> None:
+    """Set ticks of a logarithmic axis at these digits of each power of ten, as plain numbers."""
+    ticks = (digit * 10.0**power for power in range(-9, 9) for digit in digits)
+    axis.set_ticks([tick for tick in ticks if low <= tick <= high])
+    axis.set_ticks([], minor=True)
+    axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+
+
+def legend(axes: Any, columns: int) -> None:
+    """Put a legend above the axes."""
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, borderaxespad=0.2, columnspacing=1.2)

@@ -1,10 +1,10 @@
-"""What `bench` found as the columns of a table, JSON and Markdown."""
+"""Results of a bench as columns of a table, as JSON and as Markdown."""
 
+import dataclasses
 import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,34 +49,35 @@ METHOD_HOST = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table, which is shown where there is room for it."""
 
     heading: str
     cells: Sequence[str | Text]
-    """One a row, empty where nothing was measured."""
+    """A cell for each row, empty where nothing was measured."""
     rank: int = 0
-    """0 is always shown; of the others, the lower ranks come first."""
+    """Rank of the column: 0 is always shown, and lower ranks are shown before higher ones."""
     left: bool = False
-    """Words, beginning below each other; else numbers, ending below each other."""
+    """Whether cells begin below each other, as words do; else they end below each other, as numbers do."""
     wraps_at: int = 0
-    """Least width of a cell that goes on in further lines; 0 where it stays on one."""
+    """Least width of a cell that may take several lines; 0 where it stays on one."""
 
 
 def save(path: Path, text: str) -> None:
-    """Put a text at `path` in one step: a reader sees the old one or the new one. Half of a surrogate pair, as a name
-    in a foreign file may have, becomes an escape. Raises OSError."""
+    """Write a text to `path` in one step: a reader sees the old text or the new one. Half of a surrogate pair, as names
+    in foreign files may have, becomes an escape. Raises OSError."""
     write_output(path, text.encode(errors="backslashreplace"))
 
 
 def _rates(result: BenchResult) -> Rates | None:
-    """Those of the device; rows of one bench have one accuracy."""
+    """Rates of the device, for the accuracy of the first row: all rows of a bench have one."""
     return rates_of(result.device, *(row.problem.accuracy for row in result.rows[:1]))
 
 
 def bench_json(result: BenchResult) -> str:
-    """The whole run; what was not measured is null. cuBLAS and cuBLASLt are always named, others where they ran."""
+    """JSON of a run, in which null stands for what was not measured. It always has fields of cuBLAS and cuBLASLt, and
+    fields of other rivals where they ran."""
     rates = _rates(result)
     keys = ("cublas", "cublaslt", *(key for key in result.setting.rivals if key not in ("cublas", "cublaslt")))
     document = {
@@ -91,7 +92,7 @@ def bench_json(result: BenchResult) -> str:
         **({"wanted": result.wanted} if result.stopped else {}),
         "turn_seconds": result.turn_seconds,
         "rows": [_row_json(row, keys) for row in result.rows],
-        **{f"geomean_ratio_{key}{SUFFIX[name]}": result.geomean(key, name) for key in keys for name in RATIOS},
+        **{f"geomean_{RIVAL_NAMES[name].format(key)}": result.geomean(key, name) for key in keys for name in RATIOS},
         "geomean_floor_share": result.geomean_floor,
         **({"geomean_ratio_cublas_used": statistics.geometric_mean(result.used_ratios)} if result.hands_over else {}),
         "rows_left_out": sum(not row.ok for row in result.rows),
@@ -100,24 +101,37 @@ def bench_json(result: BenchResult) -> str:
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
-SUFFIX = {"ratio": "", "between_ratio": "_between", "eager_ratio": "_eager"}
-"""Endings of the ratios' names in JSON, by their fields."""
-_AS_THEY_ARE = (
+_ROW_NAMES = (
     "ours_us floor_us floor_share error_over_bound eager_us fixed_us between_us between_kernel_us aa_spread rounds "
     "clock_mhz held_back"
 ).split()
+"""Attributes of a row that its JSON has as they are."""
+RIVAL_NAMES = {
+    "us": "{}_us",
+    "ratio": "ratio_{}",
+    "between_ratio": "ratio_{}_between",
+    "eager_ratio": "ratio_{}_eager",
+    "interval": "ratio_{}_interval",
+    "between_interval": "ratio_{}_between_interval",
+    "tflops": "{}_tflops",
+    "error_over_bound": "{}_error_over_bound",
+    "eager_us": "{}_eager_us",
+    "fixed_us": "{}_fixed_us",
+    "between_us": "{}_between_us",
+}
+"""Names in a row's JSON for the fields of a Rival and its speed, to be completed by its key."""
 
 
 def _row_json(row: BenchRow, keys: tuple[str, ...]) -> dict[str, Any]:
     problem = row.problem
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         **{name: getattr(problem, name) for name in "mnk"},
         "dtype": problem.dtype.value,
         "trans": problem.trans,
         **({} if problem.accuracy is Grade.IEEE else {"accuracy": problem.accuracy.value}),
         "status": row.status.value,
         "reason": row.reason or None,
-        **{name: getattr(row, name) for name in _AS_THEY_ARE},
+        **{name: getattr(row, name) for name in _ROW_NAMES},
         "tflops": row.tflops(row.ours_us),
         "config": row.config or None,
         "origin": row.origin or None,
@@ -127,22 +141,13 @@ def _row_json(row: BenchRow, keys: tuple[str, ...]) -> dict[str, Any]:
     }
     for key in keys:
         rival = row.rival(key)
-        found |= {
-            f"{key}_us": rival and rival.us,
-            **{f"ratio_{key}{SUFFIX[name]}": getattr(rival, name, None) for name in RATIOS},
-            f"ratio_{key}_interval": rival and rival.interval,
-            f"ratio_{key}_between_interval": rival and rival.between_interval,
-            f"{key}_tflops": rival and row.tflops(rival.us),
-            f"{key}_error_over_bound": rival and rival.error_over_bound,
-            f"{key}_eager_us": rival and rival.eager_us,
-            f"{key}_fixed_us": rival and rival.fixed_us,
-            f"{key}_between_us": rival and rival.between_us,
-        }
-    return found if problem.accuracy is Grade.IEEE else found | {"error_kinds": error_kinds_json(row)}
+        fields = {**dataclasses.asdict(rival), "tflops": row.tflops(rival.us)} if rival else {}
+        document |= {name.format(key): fields.get(field) for field, name in RIVAL_NAMES.items()}
+    return document if problem.accuracy is Grade.IEEE else document | {"error_kinds": error_kinds_json(row)}
 
 
 def method_of(result: BenchResult) -> str:
-    """How it was timed."""
+    """The method of timing, in words."""
     method = METHOD_HOST if result.device.arch.is_host else METHOD_GPU
     method += METHOD_TERMS if result.graded else ""
     turns = f"; each contender runs {result.turn_seconds:g} s in its turn, the last two thirds of which are a sample"
@@ -151,7 +156,8 @@ def method_of(result: BenchResult) -> str:
 
 
 def bench_columns(result: BenchResult) -> list[Column]:
-    """A row a shape, then the geometric means; a shape that failed has its status in place of its time."""
+    """Columns with a row for each shape, then the geometric means; a failed shape has its status in place of its
+    time."""
 
     def column(heading: str, cell: Callable[[BenchRow], str | Text], rank: int = 0, mean: str = "") -> Column:
         return Column(heading, [*map(cell, result.rows), mean], rank)
@@ -192,12 +198,12 @@ def bench_columns(result: BenchResult) -> list[Column]:
 
 
 def figure(value: float | None) -> str:
-    """Four digits, or all of those before the point; nothing for None."""
+    """A number with four digits, or with all digits before the point; empty for None."""
     if value is None:
         return ""
     if value <= 0:
         return "0"
-    if not value < 1e12:  # no product takes so long: of a damaged file, perhaps infinite or no number
+    if not value < 1e12:  # no product takes so long: the number is of a damaged file, perhaps infinite or NaN
         return f"{value:.3g}"
     return f"{value:,.{max(0, 3 - math.floor(math.log10(value)))}f}"
 
@@ -211,7 +217,7 @@ def _error(value: float | None) -> str:
 
 
 def _used(row: BenchRow) -> str:
-    """Whose product `matmul` takes."""
+    """The library whose product `matmul` takes, or `ours`; empty where cuBLAS did not run."""
     return "" if row.rival("cublas") is None else TITLES["cublas"] if row.handed_over else "ours"
 
 
@@ -239,7 +245,7 @@ def _interval(rival: Rival | None, kind: str = "") -> str:
 
 
 def bench_closing(result: BenchResult) -> list[str]:
-    """The geometric means of all ratios, and what the table leaves open, a line each."""
+    """Lines below a table of a bench: geometric means of all ratios, failures, notes and limits of the device."""
     lines = []
     for key in result.setting.rivals:
         means = [f"{figure(mean)} {words}" for name, words in RATIOS.items() if (mean := result.geomean(key, name))]
@@ -251,11 +257,12 @@ def bench_closing(result: BenchResult) -> list[str]:
         )
     named = list(zip(result.names, result.rows, strict=True))
     lines += [f"{name}: {row.status.value}, {row.reason}" for name, row in named if not row.ok]
-    noted: dict[str, list[str]] = {}
+    names_of: dict[str, list[str]] = {}
     for name, row in named:
         for note in row.notes:
-            noted.setdefault(note, []).append(name)
-    lines += [f"{names[0]}{f' and {len(names) - 1} more' * (len(names) > 1)}: {note}" for note, names in noted.items()]
+            names_of.setdefault(note, []).append(name)
+    for note, names in names_of.items():
+        lines.append(f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {note}")
     done = [row for row in result.rows if row.ok]
     if left := len(result.rows) - len(done):
         lines.append(f"{left} of {len(result.rows)} rows failed and are left out of the geometric mean")
@@ -276,8 +283,8 @@ def bench_closing(result: BenchResult) -> list[str]:
         lines.append(f"A/A, a kernel against itself in the same rounds: within {result.worst_aa:.1%} of 1 in every row")
     held = [f"{name} {row.clock_mhz:.0f} MHz" for name, row in named if row.held_back]
     if held:
-        whose = "each at its own" if result.turn_seconds else "all at one, --turns 0.5 for their own"
-        lines.append(f"clocks held back for power or heat, {whose}: {', '.join(held)}")
+        owner = "each at its own" if result.turn_seconds else "all at one, --turns 0.5 for their own"
+        lines.append(f"clocks held back for power or heat, {owner}: {', '.join(held)}")
     rates = _rates(result)
     if rates and result.rows:
         dtypes = dict.fromkeys(row.problem.dtype for row in result.rows)
@@ -291,17 +298,17 @@ def bench_closing(result: BenchResult) -> list[str]:
 
 
 def _errors_line(result: BenchResult) -> list[str]:
-    """The largest errors of all rows over the bounds of their accuracy."""
-    found = {"ours": [row.error_over_bound for row in result.rows if row.ok]}
+    """A line with the largest errors of all rows over the bounds of their accuracy."""
+    errors = {"ours": [row.error_over_bound for row in result.rows if row.ok]}
     for key in result.setting.rivals:
-        found[TITLES[key]] = [rival.error_over_bound for rival in result.compared(key)]
-    worst = ((name, max(known)) for name, errors in found.items() if (known := [e for e in errors if e is not None]))
+        errors[TITLES[key]] = [rival.error_over_bound for rival in result.compared(key)]
+    worst = ((name, max(finite)) for name, each in errors.items() if (finite := [e for e in each if e is not None]))
     words = ", ".join(f"{name} {error:.2g}" for name, error in worst)
     return [f"largest errors over their bounds, random data: {words}"] if words else []
 
 
 def bench_markdown(result: BenchResult) -> str:
-    """The same as a Markdown document: every column, times, configs, versions and method."""
+    """A Markdown document of a bench: every column, times, configs, versions and method."""
     columns = bench_columns(result)
     *rows, means = zip(*(map(str, column.cells) for column in columns), strict=True)
     rows.append(tuple(f"**{cell}**" if cell else "" for cell in means))
@@ -312,15 +319,10 @@ def bench_markdown(result: BenchResult) -> str:
     kinds = [f"{name}{kind}" for name in names for kind in ("", " between", " eager", " fixed")]
     times = [_times(name, row, result.setting.rivals) for name, row in zip(result.names, result.rows) if row.ok]
     lines += _markdown_table(["M x N x K", "floor", *kinds, "config"], times)
-    lines += _errors_markdown(result)
+    if errors := kinds_table(result):
+        lines += ["", "## Errors by kind of data, in units of u", "", *_markdown_table(errors[0], errors[1:])]
     lines += ["", "## Versions", "", *(f"- {name}: {value}" for name, value in result.setting.versions)]
     return "\n".join(lines) + "\n"
-
-
-def _errors_markdown(result: BenchResult) -> list[str]:
-    """A row a shape and kind of data, for each contender two errors; nothing where none were measured."""
-    head, *rows = kinds_table(result) or [[]]
-    return ["", "## Errors by kind of data, in units of u", "", *_markdown_table(head, rows)] if rows else []
 
 
 def _times(name: str, row: BenchRow, keys: tuple[str, ...]) -> Sequence[str]:

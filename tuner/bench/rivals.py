@@ -1,4 +1,4 @@
-"""Which libraries a device can be compared with, and how each multiplies."""
+"""Rivals: the libraries that a device's kernels can be compared with, and the products of each."""
 
 import platform
 from collections.abc import Iterable
@@ -13,11 +13,11 @@ from .concatenated import Concatenated
 from .rows import TITLES, Setting
 
 _OF_GRADE = {Grade.NORMWISE: ("hgemm3k", "tf32"), Grade.ELEMENTWISE: ("bgemm6k", "tf32")}
-"""What is compared beside the libraries' own products in float, by accuracy."""
+"""Further rivals of float products, by accuracy."""
 
 
 def setting(device: Device, grades: Iterable[Grade] = ()) -> Setting:
-    """Which rivals there are for problems of these grades of accuracy."""
+    """The rivals on a device for problems of these grades of accuracy, and the versions of all libraries."""
     missing = []
     rivals: dict[str, str] = {}
     with device.entered():
@@ -36,14 +36,14 @@ def setting(device: Device, grades: Iterable[Grade] = ()) -> Setting:
 
 
 def meets(key: str, problem: Problem) -> bool:
-    """Whether a rival is one for this problem."""
+    """Whether a rival is compared on this problem."""
     special = {each for keys in _OF_GRADE.values() for each in keys}
     return key not in special or key in _OF_GRADE.get(problem.accuracy, ())
 
 
 def rival(device: Device, problem: Problem, key: str) -> Launch:
-    """What launches one product by a rival other than cuBLASLt, of which there are several. Raises DeviceError,
-    LaunchError and CompileError."""
+    """The launch of one product by any rival but cuBLASLt, which has several kernels. Raises DeviceError, LaunchError
+    and CompileError."""
     if key == "tf32":
         return device.vendor(problem, Multiplied.TF32)
     if key in ("hgemm3k", "bgemm6k"):

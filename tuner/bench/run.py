@@ -1,10 +1,10 @@
-"""Timing a list of shapes against other libraries: one worker process, and a row for each shape whatever happens."""
+"""Timing of lists of shapes beside other libraries: one worker process, and a row for each shape."""
 
 import datetime
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -21,20 +21,20 @@ from ..settings import BENCH_SECONDS
 from .rows import BenchResult, BenchRow, Setting
 
 ROW_LIMIT_S = 180.0
-"""A shape may take so long, ten times its seconds and a hundred times those of a turn."""
+"""Seconds that a shape may take beside ten times those of its rounds and a hundred times those of a turn."""
 
 
 class BenchProgress(Protocol):
-    """Told what happens while a run goes on."""
+    """Listener that a bench calls as it goes on."""
 
     def opened(self, result: BenchResult) -> None:
-        """Once, before the first shape."""
+        """Called once, before the first shape."""
 
     def begun(self, problem: Problem) -> None:
-        """Before each shape."""
+        """Called before each shape."""
 
     def measured(self, result: BenchResult) -> None:
-        """After each shape; its row is the last of `result.rows`."""
+        """Called after each shape; the last of `result.rows` is its row."""
 
 
 def bench(
@@ -47,13 +47,13 @@ def bench(
     turn_seconds: float = 0.0,
     configs: Sequence[Config] = (),
 ) -> BenchResult:
-    """Time what the store holds for each problem, or each of `configs`, beside the vendor's libraries, interleaved in
-    one process.
+    """Time the stored config of each problem, or each of `configs`, beside the vendor's libraries, interleaved in one
+    process.
 
-    Batches alternate, or with `turn_seconds` each contender runs so long in its turn, at its own clock.
-    A shape that fails, or takes its process down, is a row that says so. Ctrl-C ends the run with the rows that are
-    done. Raises ShapeError for a problem with nothing to time, DeviceError for a device that is not there and
-    TuningError for one that cannot be opened.
+    Batches alternate, or with `turn_seconds` each contender runs for so many seconds in its turn, at its own clock. A
+    shape that fails, or ends its process, has a row that says so. Ctrl-C ends the run with the rows that are done.
+    Raises ShapeError for a problem with nothing to time, DeviceError for a device that is not there and TuningError for
+    one that cannot be opened.
     """
     for problem in problems:
         check(
@@ -66,9 +66,10 @@ def bench(
     rows = list(itertools.product(problems, configs or (None,)))
     result = BenchResult(info, Setting((), ()), date, len(rows), turn_seconds=turn_seconds)
     grades = tuple(dict.fromkeys(problem.accuracy for problem in problems))
-    worker = _Worker(info, grades, store, seconds, turn_seconds)
+    worker = _Worker(info, grades, absolute("store", store) if store else None, seconds, turn_seconds)
     try:
-        result = replace(result, setting=worker.open())
+        worker.open()
+        result = replace(result, setting=worker.setting)
         progress.opened(result)
         for problem, config in rows:
             progress.begun(problem)
@@ -84,45 +85,39 @@ def bench(
     return result
 
 
+@dataclass(slots=True)
 class _Worker:
-    """The process that owns the device; a fresh one follows where it ends."""
+    """The process that owns the device; where it ends, a fresh one follows."""
 
-    def __init__(
-        self,
-        info: DeviceInfo,
-        grades: tuple[Grade, ...],
-        store: Path | None,
-        seconds: float,
-        turn_seconds: float,
-    ) -> None:
-        self._info, self._grades = info, grades
-        self._seconds, self._turn_seconds = seconds, turn_seconds
-        self._store = absolute("store", store) if store else None
-        self._setting = Setting((), ())
-        self._child: Child | None = None
-        self._ends = 0
-        self.lost = ""
-        """Why no more shapes can be timed; empty while they can."""
+    info: DeviceInfo
+    grades: tuple[Grade, ...]
+    store: Path | None
+    seconds: float
+    turn_seconds: float
+    child: Child | None = None
+    setting: Setting = Setting((), ())
+    ends: int = 0
+    """Number of processes that ended one after another, without a row in between."""
+    lost: str = ""
+    """Reason that no more shapes can be timed; empty while they can."""
 
-    def open(self) -> Setting:
+    def open(self) -> Child:
         """Start the process and open the device. Raises TuningError."""
-        self._child = Child()
+        self.child = Child()
         try:
-            self._setting = self._child.ask(("set_up", self._info, self._grades), OPEN_LIMIT_S)
+            self.setting = self.child.ask(("set_up", self.info, self.grades), OPEN_LIMIT_S)
         except (ChildDiedError, TilewrightError, MemoryError) as error:
             raise TuningError(f"the device cannot be opened: {one_line(error)}") from error
-        return self._setting
+        return self.child
 
     def row(self, problem: Problem, config: Config | None) -> BenchRow:
-        """One shape, whatever becomes of it; `config` is timed in place of what the store holds."""
-        limit_s = ROW_LIMIT_S + 10 * self._seconds + 100 * self._turn_seconds
+        """The row of one shape, whether it can be timed or not; `config` is timed in place of the stored one."""
+        limit_s = ROW_LIMIT_S + 10 * self.seconds + 100 * self.turn_seconds
         begun = time.monotonic()
         try:
-            if self._child is None:
-                self.open()
-            assert self._child is not None
-            asked = problem, self._setting.rivals, self._store, self._seconds, self._turn_seconds, config
-            row: BenchRow = self._child.ask(("contest", *asked), limit_s)
+            child = self.child or self.open()
+            arguments = problem, self.setting.rivals, self.store, self.seconds, self.turn_seconds, config
+            row: BenchRow = child.ask(("contest", *arguments), limit_s)
         except ChildDiedError as error:
             late = time.monotonic() - begun >= limit_s
             row = BenchRow(problem, status=Status.TIMEOUT if late else Status.CRASHED, reason=one_line(error))
@@ -134,15 +129,15 @@ class _Worker:
             row = replace(row, config=str(config))
         if row.status in (Status.TIMEOUT, Status.CRASHED, Status.LOST_DEVICE):
             self.close()
-            self._ends += 1
-            if self._ends >= MAX_RESTARTS:
-                self.lost = f"the measuring process ended {self._ends} times in a row, last: {row.reason}"
+            self.ends += 1
+            if self.ends >= MAX_RESTARTS:
+                self.lost = f"the measuring process ended {self.ends} times in a row, last: {row.reason}"
         else:
-            self._ends = 0
+            self.ends = 0
         return row
 
     def close(self) -> None:
         """End the process."""
-        if self._child is not None:
-            self._child.end()
-            self._child = None
+        if self.child is not None:
+            self.child.end()
+            self.child = None

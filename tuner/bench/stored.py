@@ -1,8 +1,9 @@
-"""What `bench --json` wrote, read back."""
+"""Reading of the files that `bench --json` writes."""
 
+import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ...codegen.arch import arch_named
 from ...codegen.errors import ConfigError, TilewrightError, check
@@ -10,25 +11,25 @@ from ...codegen.problem import Problem
 from ...codegen.reading import read_named, reason_of
 from ...runtime.device.known import KNOWN
 from ...runtime.device.protocol import DeviceInfo
-from ...runtime.store.record import Status
+from ...runtime.store.codec import decode
 from ..measure.ratios import noisy
 from .kinds import error_kinds_of
-from .report import SUFFIX
-from .rows import TITLES, BenchResult, BenchRow, Rival, Setting
+from .report import RIVAL_NAMES
+from .rows import TITLES, BenchResult, BenchRow, Setting
 
 _MOST_BYTES = 64 << 20
+"""Most bytes of a file that is read."""
 _SMALLEST, _LARGEST = 1e-12, 1e15
-"""Between these are all times, rates and ratios that were measured."""
-_OF_ROW = "ours_us floor_us error_over_bound eager_us fixed_us between_us between_kernel_us clock_mhz".split()
-_WORDS = ("config", "origin", "reason")
+"""Bounds of all times, rates and ratios that were measured."""
 
 
 def read_bench(path: Path) -> BenchResult:
-    """The run that a JSON file of `bench` tells of. Raises ConfigError."""
+    """The run in a file that `bench --json` wrote. Raises ConfigError for any other file."""
     data = read_named("bench", path, _MOST_BYTES)
     try:
         document = json.loads(data)
         check(isinstance(document, dict), "it is no object")
+        _check_numbers(document)
         rows = tuple(map(_row, document["rows"]))
         check(bool(rows), "it has no rows")
         keys = tuple(key for key in TITLES if any(row.rival(key) for row in rows))
@@ -37,86 +38,59 @@ def read_bench(path: Path) -> BenchResult:
             device=_device(document),
             setting=Setting(keys, versions, tuple(map(str, document["missing"]))),
             date=str(document["date"]),
-            wanted=max(len(rows), int(document.get("wanted", 0))),  # whole runs do not tell
+            wanted=max(len(rows), int(document.get("wanted", 0))),  # files of complete runs lack it
             rows=rows,
             stopped=str(document["stopped"] or ""),
-            turn_seconds=_number(document, "turn_seconds") or 0.0,
+            turn_seconds=float(document.get("turn_seconds") or 0.0),
         )
     except (TilewrightError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"--bench {path}: not what bench --json writes: {reason_of(error)}") from error
 
 
 def _device(document: dict[str, Any]) -> DeviceInfo:
-    """The device by the facts in the file; older files have its name alone."""
+    """The device by the facts in the file; older files have only its name."""
     name = str(document["device"])
     facts = document.get("device_facts")
     if facts is None:
-        known = KNOWN.get(DeviceInfo.key_of(name))
-        if known is None:
-            raise ConfigError(f"it tells nothing of {name!r}")
-        return known
-    numbers = {name: _number(facts, name) for name in ("clock_mhz", "bandwidth_gbs")}
-    counts = {name: int(facts[name]) for name in ("sm_count", "memory_bytes", "l2_bytes")}
-    check(all(numbers.values()) and counts["sm_count"] > 0, "device_facts needs clock_mhz, bandwidth_gbs and sm_count")
-    words = {name: str(facts[name]) for name in ("name", "selector", "driver")}
-    words["uuid"] = str(facts.get("uuid", ""))
-    rest: dict[str, Any] = numbers | counts | words
-    return DeviceInfo(arch=arch_named(facts["arch"]), **rest)
+        info = KNOWN.get(DeviceInfo.key_of(name))
+        if info is None:
+            raise ConfigError(f"it has no facts of {name!r}")
+        return info
+    _check_numbers(facts)
+    info = cast(DeviceInfo, decode(DeviceInfo, {**facts, "arch": arch_named(facts["arch"])}, "device_facts"))
+    complete = info.clock_mhz > 0 and info.bandwidth_gbs > 0 and info.sm_count > 0
+    check(complete, "device_facts needs clock_mhz, bandwidth_gbs and sm_count")
+    return info
 
 
 def _row(row: dict[str, Any]) -> BenchRow:
-    given: dict[str, Any] = {name: _number(row, name) for name in _OF_ROW}
-    given |= {name: str(row[name] or "") for name in _WORDS}
-    spread = _number(row, "aa_spread")
-    aa_interval = None if spread is None else (1 / (1 + spread), 1 + spread)
-    rivals = (_rival(row, key, noisy(spread)) for key in TITLES if row.get(f"{key}_us") is not None)
+    _check_numbers(row)
+    spread = row.get("aa_spread")
+    rivals = [_rival(row, key, noisy(spread)) for key in TITLES if row.get(f"{key}_us") is not None]
     shape, accuracy = f"{row['m']}x{row['n']}x{row['k']}", row.get("accuracy", "ieee")
-    problem = Problem.parse(shape, row["dtype"], row["trans"], accuracy)
-    return BenchRow(
-        problem=problem,
-        status=Status(row["status"]),
-        notes=tuple(map(str, row["notes"])),
-        aa_interval=aa_interval,
-        rounds=int(row["rounds"]),
-        held_back=row["held_back"] is True,
-        taken_from=str(row.get("from") or ""),
-        handed_over=row.get("used") == "cublas",
-        rivals=tuple(rivals),
-        error_kinds=error_kinds_of(row.get("error_kinds")),
-        **given,
-    )
+    fields = {
+        **{field.name: row[field.name] for field in dataclasses.fields(BenchRow) if field.name in row},
+        **{name: row[name] or "" for name in ("config", "origin", "reason")},
+        "problem": Problem.parse(shape, row["dtype"], row["trans"], accuracy),
+        "aa_interval": None if spread is None else [1 / (1 + spread), 1 + spread],
+        "taken_from": row.get("from") or "",
+        "handed_over": row.get("used") == "cublas",
+        "rivals": rivals,
+        "error_kinds": error_kinds_of(row.get("error_kinds")),
+    }
+    return cast(BenchRow, decode(BenchRow, fields, "row"))
 
 
-def _rival(row: dict[str, Any], key: str, noisy: bool) -> Rival:
-    ratios = {name: _number(row, f"ratio_{key}{end}") for name, end in SUFFIX.items()}
-    found = Rival(
-        key=key,
-        us=_number(row, f"{key}_us") or 0.0,
-        ratio=ratios["ratio"],
-        interval=_interval(row, f"ratio_{key}_interval"),
-        error_over_bound=_number(row, f"{key}_error_over_bound"),
-        eager_us=_number(row, f"{key}_eager_us") or 0.0,
-        fixed_us=_number(row, f"{key}_fixed_us"),
-        between_us=_number(row, f"{key}_between_us"),
-        between_ratio=ratios["between_ratio"],
-        between_interval=_interval(row, f"ratio_{key}_between_interval"),
-        eager_ratio=ratios["eager_ratio"],
-    )
-    check(found.us > 0 and (noisy or bool(found.ratio)), f"{key}_us and ratio_{key} must be positive")
-    return found
+def _rival(row: dict[str, Any], key: str, noisy: bool) -> dict[str, Any]:
+    """The fields of a rival."""
+    fields = {field: row.get(name.format(key)) for field, name in RIVAL_NAMES.items() if field != "tflops"}
+    check(noisy or bool(fields["ratio"]), f"ratio_{key} must be positive")
+    return {**fields, "key": key, "eager_us": fields["eager_us"] or 0.0}
 
 
-def _interval(row: dict[str, Any], name: str) -> tuple[float, float] | None:
-    if row.get(name) is None:
-        return None
-    low, high = row[name]
-    check(_SMALLEST < low <= high < _LARGEST, f"{name} must be two positive numbers, got {row[name]!r:.60}")
-    return float(low), float(high)
-
-
-def _number(row: dict[str, Any], name: str) -> float | None:
-    value = row.get(name)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    good = value is None or (number and (value == 0 or _SMALLEST < value < _LARGEST))
-    check(good, f"{name} must be a number that can be, got {value!r:.60}")
-    return None if value is None else float(value)
+def _check_numbers(fields: dict[str, Any]) -> None:
+    """Raise ConfigError for a number that nobody can have measured; only what is no ratio may be 0."""
+    for name, value in fields.items():
+        for number in value if isinstance(value, list) else [value]:
+            good = not isinstance(number, int | float) or _SMALLEST < number < _LARGEST
+            check(good or (number == 0 and not name.startswith("ratio_")), f"{name} cannot be {number!r:.60}")

@@ -16,10 +16,11 @@ from ...codegen.problem import DType, Grade, Problem
 from ...codegen.reading import read_named, reason_of
 
 MAX_PROBLEMS = 10_000
-"""More than that in one command are a slip of the pen: tuned at 20 s each they take two days."""
+"""Most shapes of one command, which take two days to tune at 20 s each: more are a slip of the pen."""
 _MAX_BYTES = 1 << 20
+"""Most bytes of a file of shapes."""
 _SIZES = ("m", "n", "k")
-_KNOWN = (*_SIZES, "dtype", "trans", "accuracy")
+_FIELDS = (*_SIZES, "dtype", "trans", "accuracy")
 
 
 def _folder() -> Traversable:
@@ -34,45 +35,41 @@ def suite_names() -> tuple[str, ...]:
 def suite_problems(
     name: str, dtype: object = DType.FLOAT, trans: str = "nn", accuracy: object = Grade.IEEE
 ) -> tuple[Problem, ...]:
-    """The problems of a suite in order, each once: of the one called `name`, or of the file `name`, which ends in
-    `.toml`, `.json` or `.csv`.
+    """The problems of a suite in order, each once; `name` is a suite that ships, or a .toml, .json or .csv file.
 
-    An entry is `MxNxK` or has m, n and k, and perhaps a dtype, a trans and an accuracy of its own, else those given
-    here. Raises ConfigError listing the known suites, or naming the file and the entry that will not do.
+    An entry is `MxNxK` or has m, n and k, and perhaps its own dtype, trans and accuracy in place of the arguments.
+    Raises ConfigError, which lists the suites or names the file and the entry that is wrong.
     """
     entries = _READERS.get(Path(name).suffix.lower())
     if entries is None:
-        known, endings = suite_names(), ", ".join(_READERS)
-        listed = f"suite must be a file ending in {endings} or one of {', '.join(known)}, got {name!r}"
-        check(name in known, listed + meant(name, known))
+        names, endings = suite_names(), ", ".join(_READERS)
+        text = f"suite must be a file ending in {endings} or one of {', '.join(names)}, got {name!r}"
+        check(name in names, text + meant(name, names))
         data, entries = _folder().joinpath(f"{name}.toml").read_bytes(), _toml
     else:
         data = read_named("suite", check_path("suite", name) or Path(), _MAX_BYTES)
-    found: dict[Problem, None] = {}
+    problems: dict[Problem, None] = {}
     place = ""
     try:
         for where, entry in entries(data.decode("utf-8-sig")):  # spreadsheets begin a file with a mark
             place = where
-            found[_problem(entry, dtype, trans, accuracy)] = None
+            problems[_problem(entry, dtype, trans, accuracy)] = None
             place = ""
-        check(bool(found), 'it wants a list of shapes, such as shapes = ["1024x768x512", "100"]')
-        check(
-            len(found) <= MAX_PROBLEMS, f"it has {len(found):,} shapes, {MAX_PROBLEMS:,} are taken at most; divide it"
-        )
+        count = len(problems)
+        check(count > 0, 'it wants a list of shapes, such as shapes = ["1024x768x512", "100"]')
+        check(count <= MAX_PROBLEMS, f"it has {count:,} shapes, {MAX_PROBLEMS:,} are taken at most; divide it")
     except (TilewrightError, ValueError, RecursionError, csv.Error) as error:
         raise ConfigError(f"suite {name}: {place}{reason_of(error)}") from error
-    return tuple(found)
+    return tuple(problems)
 
 
 def _problem(entry: object, dtype: object, trans: str, accuracy: object) -> Problem:
     if isinstance(entry, dict):
         for key in entry:
-            check(key in _KNOWN, f"an entry has {', '.join(_KNOWN)}, got {short(key)}")
+            check(key in _FIELDS, f"an entry has {', '.join(_FIELDS)}, got {short(key)}")
         sizes = [entry.get(name) for name in _SIZES]
         for name, size in zip(_SIZES, sizes):
-            whole = (isinstance(size, int) and not isinstance(size, bool)) or (
-                isinstance(size, str) and size.isdecimal()
-            )
+            whole = type(size) is int or (isinstance(size, str) and size.isdecimal())
             check(whole, f"{name} must be a whole number, got {short(size)}")
         text, dtype, trans = "x".join(map(str, sizes)), entry.get("dtype", dtype), entry.get("trans", trans)
         accuracy = entry.get("accuracy", accuracy)
@@ -93,7 +90,7 @@ def _json(text: str) -> Iterator[tuple[str, object]]:
 
 
 def _numbered(document: Any) -> Iterator[tuple[str, object]]:
-    """The entries of a list, or of `shapes` in a table, with the words that name each."""
+    """Entries of a list, or of `shapes` in a table, each after the words that name it."""
     shapes = document.get("shapes") if isinstance(document, dict) else document
     for number, entry in enumerate(shapes if isinstance(shapes, list) else (), start=1):
         yield f"entry {number}: ", entry
@@ -102,7 +99,7 @@ def _numbered(document: Any) -> Iterator[tuple[str, object]]:
 def _csv(text: str) -> Iterator[tuple[str, object]]:
     rows = csv.reader(io.StringIO(text), strict=True)
     header = [cell.strip().lower() for cell in next(rows, [])]
-    good = {*_SIZES} <= {*header} <= {*_KNOWN} and len(header) == len(set(header))
+    good = {*_SIZES} <= {*header} <= {*_FIELDS} and len(header) == len(set(header))
     check(good, f"its first line must be m,n,k and perhaps ,dtype, ,trans and ,accuracy, got {short(','.join(header))}")
     for row in rows:
         cells = [cell.strip() for cell in row]

@@ -1,1 +1,1 @@
-"""What to run: a model of the device, what was learned of devices that were measured, and the shortlist of both."""
+"""Choice of configs: a model of the device, rankers fitted to measured devices, and the shortlist of both."""

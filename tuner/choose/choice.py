@@ -1,4 +1,4 @@
-"""An entry of a shortlist: a config, where it comes from, and the time that is expected of it."""
+"""Entries of a shortlist: a config, its source, and its expected time."""
 
 import enum
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ class Source(enum.StrEnum):
     """Source of an entry of a shortlist."""
 
     RECORD = "record"
-    """A record of just this product on the device, or of the same product in a finer accuracy."""
+    """Record of exactly this product on the device, or of the same product in a finer accuracy."""
     NEAR = "near record"
-    """A record of another shape, or of a device with the same SMs."""
+    """Record of another shape, or of a device with the same SMs."""
     LEARNED = "learned"
-    """A ranker that was fitted to measurements of the device, or of one with the same SMs."""
+    """Ranker that was fitted to measurements of the device, or of one with the same SMs."""
     TRANSFERRED = "learned elsewhere"
-    """A ranker that was fitted to other devices."""
+    """Ranker that was fitted to other devices."""
     MODEL = "model"
-    """The model of the processor."""
+    """Model of the processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +32,18 @@ class Choice:
     """An entry of a shortlist."""
 
     config: Config
-    """A config that serves the problem on the device."""
+    """Config that serves the problem on the device."""
     source: Source
     expected_us: float | None = None
-    """Microseconds: measured for a record of just this product, else expected; None where nothing says so."""
+    """Microseconds, measured for a record of exactly this product, else expected; None where there is no estimate."""
     regret: float | None = None
-    """90th percentile of such a choice's time over the best one, for shapes that were left out of the fit; None on a
-    device that was not measured."""
+    """90th percentile of a ranker's first choice's time over the best time, for shapes that were left out of the fit;
+    None on a device that was not measured."""
     record: Record | None = None
-    """The record that the config comes from."""
+    """Record that the config comes from."""
 
-    def found(self, info: DeviceInfo) -> Found:
-        """The entry as the result of a look-up that has no record of just this product."""
+    def as_lookup(self, info: DeviceInfo) -> Found:
+        """The entry as the result of a look-up that has no record of exactly this product."""
         if self.record is None:
             return Found(self.config, "predicted", expected_us=self.expected_us, regret=self.regret)
         if self.record.device != info.key:
@@ -52,6 +52,6 @@ class Choice:
 
 
 def carried(config: Config, problem: Problem, target: Target) -> Config | None:
-    """The config of another problem as it serves this one; None where it cannot."""
+    """The config of another problem, adapted to this one; None where it cannot serve it."""
     config = config.suited(problem).for_target(target)
     return config if serves(config, problem, target) else None

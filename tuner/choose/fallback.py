@@ -1,4 +1,4 @@
-"""Where the vendor's library is faster than our kernel: by the duel of a record, else timed beside it at first use."""
+"""Vendor fallback: handover to the vendor's library where it is faster, by a record's duel or timed at first use."""
 
 import statistics
 from collections.abc import Callable
@@ -18,57 +18,59 @@ from ..measure.evaluate import FAILURES, MEASURING, TIE
 from ..measure.rounds import side_by_side
 
 _PLAN = TimingPlan(0.0, 20.0, 100.0, 0.0, 1, 1, rotate_l2=2.5, max_sets=128)
-"""Batches of a tenth of a millisecond: a program may meet many shapes. From a graph where a product is short: queued
-launches follow each other later, and the library's later than ours."""
+"""Batches of a tenth of a millisecond, as a program may use many shapes. Short products are launched from a graph:
+queued launches have gaps between them, and those of the library are longer than ours."""
 _ROUNDS = 9
+"""Number of rounds of a comparison."""
 _LONG_FLOPS, _FEW_ROUNDS = 4e11, 2
-"""Products of 10 ms and more have fewer."""
+"""Number of operations from which on a product, of 10 ms and more, has few rounds, and number of these."""
 _MOST_BYTES = 1 << 30
-"""Of random operands, and of copies: memory that was allocated for them stays with the array library."""
+"""Most bytes of random operands and of copies: the array library keeps the memory that was allocated for them."""
 _ON_HOST = "rule: on the processor NumPy is faster than CUDA text"
 """Reason that a product of the processor goes to NumPy."""
 
 
 def faster(own: OwnKernel, operands: Callable[[], Operands] | None = None) -> Handover | None:
-    """That the vendor's library is faster than our kernel; None where it is not, or nobody knows.
+    """The handover to the vendor's library where it is faster than our kernel; None where it is not, or is not known to
+    be.
 
-    On the processor it is NumPy, unless the user tuned just this shape there. On a GPU a record of just this product
-    says it, unless its duel was too noisy. Else both are timed on `operands`, of which C is overwritten, or on random
-    ones up to 1 GiB, each nine times in turn: some 10 ms, or twelve products where these take longer. Operands of a
-    megabyte and more are copied some times, up to 2.5 times the last-level cache in all, and these are rotated over: as
-    in the timing of a record they come from memory.
+    On the processor NumPy is faster, unless the user tuned exactly this shape there. On a GPU a record of exactly this
+    product decides, unless its duel was too noisy. Else both are timed on `operands`, of which C is overwritten, or on
+    random ones up to 1 GiB, each nine times in turn: some 10 ms, or twelve products where these take longer. Operands
+    of a megabyte and more are copied until the copies fill 2.5 times the last-level cache, and the timing rotates over
+    them, so that they come from memory, as in the timing of a record.
     """
     problem, device = own.problem, own.device
     if device.info.arch.is_host:
         return untimed(device.info, own.found)
     if min(problem.m, problem.n, problem.k) == 0:
         return None
-    kernel, found = own.kernel, own.found
-    if found.record is not None and found.origin == "exact" and found.record.ratio_vendor is not None:
-        return untimed(device.info, found)
+    kernel, lookup = own.kernel, own.found
+    if lookup.record is not None and lookup.origin == "exact" and lookup.record.ratio_vendor is not None:
+        return untimed(device.info, lookup)
     if operands is None and problem.bytes > _MOST_BYTES:
         return None
     try:
         with MEASURING.alone(), device.entered():
             if device.capturing(device.stream()):
                 return None
-            return timed(kernel, found, operands() if operands else _random(device, problem))
-    except (*FAILURES, RuntimeError):  # no library, no memory (of torch's too): ours serves, and tells what concerns it
+            return by_timing(kernel, lookup, operands() if operands else _random(device, problem))
+    except (*FAILURES, RuntimeError):  # without a library or memory (torch's too) ours serves, and raises what it must
         return None
 
 
-def untimed(info: DeviceInfo, found: Found) -> Handover | None:
-    """That the vendor's library is faster than what a look-up gives, as far as it is known without timing."""
+def untimed(info: DeviceInfo, lookup: Found) -> Handover | None:
+    """The handover to the vendor's library, as far as it is known without timing."""
     if not info.arch.is_host:
-        return by_record(found)
-    return None if found.origin == "exact" else Handover(None, None, _ON_HOST)
+        return by_record(lookup)
+    return None if lookup.origin == "exact" else Handover(None, None, _ON_HOST)
 
 
-def by_record(found: Found) -> Handover | None:
-    """By the duel that a record comes from: beyond a tie and what the rounds leave open. A library that was wrong on
-    that data serves nobody."""
-    record = found.record
-    if found.origin != "exact" or record is None or record.ratio_vendor is None:
+def by_record(lookup: Found) -> Handover | None:
+    """The handover by the duel of an exact record: the library must be faster by more than a tie and the rounds'
+    interval, and must have been right on that data."""
+    record = lookup.record
+    if lookup.origin != "exact" or record is None or record.ratio_vendor is None:
         return None
     ratio, interval = record.ratio_vendor, record.ratio_interval
     if ratio * (1 + TIE) >= 1 or (interval is not None and interval[1] >= 1):
@@ -79,38 +81,39 @@ def by_record(found: Found) -> Handover | None:
     return None if wrong else Handover(us, 1.0, why)
 
 
-def timed(kernel: Kernel, looked_up: Found, operands: Operands) -> Handover | None:
-    """By timing both: where the library is faster in all rounds but one, and beyond a tie. Raises one of FAILURES."""
+def by_timing(kernel: Kernel, lookup: Found, operands: Operands) -> Handover | None:
+    """The handover by timing both: the library must be faster in all rounds but one, and by more than a tie. Raises one
+    of FAILURES."""
     device, problem = kernel.device, kernel.problem
-    twin = prepare(device, problem, kernel.config)  # what graphs of it hold goes with it
+    twin = prepare(device, problem, kernel.config)  # memory that its graphs hold is freed with it
     contenders = {"ours": twin.launch, "vendor": device.vendor(problem)}
     rounds = _ROUNDS if problem.flops < _LONG_FLOPS else _FEW_ROUNDS
     with device.on_stream(operands.stream):
         for launch in contenders.values():  # the library may have to load its kernel
             launch(*operands.each, 1.0, 0.0)
         inputs = [operands.each, *_copies(device, problem, operands)]
-        found = side_by_side(Timer(device, problem, plan=_PLAN, inputs=inputs), contenders, rounds)
-    ratio, within = found.ratio("vendor", "ours")
+        timed = side_by_side(Timer(device, problem, plan=_PLAN, inputs=inputs), contenders, rounds)
+    ratio, within = timed.ratio("vendor", "ours")
     if ratio is None or within is None or ratio * (1 + TIE) >= 1 or within[1] >= 1:
         return None
-    vendor_us, our_us = (statistics.median(found.samples[name]) for name in ("vendor", "ours"))
-    regret = None if looked_up.regret is None else max(1.0, looked_up.regret * ratio)
+    vendor_us, our_us = (statistics.median(timed.samples[name]) for name in ("vendor", "ours"))
+    regret = None if lookup.regret is None else max(1.0, lookup.regret * ratio)
     return Handover(vendor_us, regret, f"timing both at first use: {vendor_us:.4g} us for the {our_us:.4g} of ours")
 
 
 def _copies(device: Device, problem: Problem, operands: Operands) -> list[Inputs]:
-    """Further sets of operands, each matrix of all sets in one allocation, as in the timing of records. None where so
-    many of them would lie in the cache as well, or there is no memory, or they are views that lie far apart."""
+    """Further sets of operands, each matrix of all sets in one allocation, as in the timing of records. Empty where
+    `max_sets` of them would fit in the cache too, where memory is short, or where they are views of larger matrices."""
     count, size = _PLAN.cold_sets(device, problem) - 1, problem.dtype.size_bytes
     spread = sum(each.rows * each.ld for each in operands.each) * size
 
-    def copies(given: Operand, filled: bool) -> list[Operand]:
-        step = given.rows * given.ld * size
+    def copies(operand: Operand, filled: bool) -> list[Operand]:
+        step = operand.rows * operand.ld * size
         stack = device.allocate(count * step)
-        copied = [replace(given, pointer=stack.pointer + i * step, owner=stack) for i in range(count)]
-        nbytes = step - (given.ld - given.cols) * size  # what follows may not be the caller's
+        copied = [replace(operand, pointer=stack.pointer + i * step, owner=stack) for i in range(count)]
+        nbytes = step - (operand.ld - operand.cols) * size  # memory after the last row may not be the caller's
         for each in copied if filled else ():
-            device.copy(each.pointer, given.pointer, nbytes, operands.stream)
+            device.copy(each.pointer, operand.pointer, nbytes, operands.stream)
         return copied
 
     if not 0 < count < _PLAN.max_sets or count * spread > _MOST_BYTES:

@@ -1,4 +1,4 @@
-"""Features of configs for a problem: what the trees of a ranker ask about."""
+"""Features of configs for a problem, by which the trees of a ranker decide."""
 
 import enum
 import math
@@ -28,14 +28,14 @@ from .model import (
     whole_sectors,
 )
 
-Taken = NDArray[np.float32]
-"""Features, as trees take them."""
+FeatureRows = NDArray[np.float32]
+"""Features of configs, as arrays."""
 _PARAMETERS = (
     "shared", "evict_first", "raster", "l2_prefetch", "interleave", "fragments", "slices", "slice_barriers",
     "k_inner_a", "k_inner_b", "stages", "order", "lanes_m", "thread_m", "thread_n", "warp_m", "warp_n", "load",
     "pack_a", "pack_b", "min_ctas", "lanes_k", "warps_k", "thread_k",
 )  # fmt: skip
-"""Parameters that are features as they are; -1 for a family without one."""
+"""Parameters that are features themselves; -1 stands for a family without the parameter."""
 _KERNEL = [
     *(
         "family tile_m tile_n tile_k threads work occupancy mode parts clustered cooperative smem_loads overhead "
@@ -43,33 +43,35 @@ _KERNEL = [
     ).split(),
     *_PARAMETERS,
 ]
-"""Features of a kernel, and of how it divides the work."""
+"""Features of a kernel and of its work decomposition."""
 _PROBLEM = "m n k trans_a trans_b row_c memory launch c_share sides intensity".split()
 """Features of the problem, the same for every config."""
 _PLAIN = "used_m used_n used_k used_mn warps even resident copied_a copied_b copies refills pieces".split()
-"""Features of config and problem, used fractions of the tiles first."""
+"""Features of config and problem, the used fractions of the tiles first."""
 _LOGARITHMS = (
     "arithmetic cached modelled issue waiting passed tiles waves depth traffic summed rows_of_tiles columns_of_tiles "
     "latency rounds k_of_cta row_a row_b copying ctas written splitting"
 ).split()
-"""Features of config and problem that are logarithms to base 2."""
+"""Features of config and problem as logarithms to base 2."""
 _TERM_PARAMETERS = ["promote", "ordered"]
+"""Parameters of kernels of split terms that are features themselves."""
 _SPLIT = [*_TERM_PARAMETERS, "terms", "products"]
 """Features of kernels that multiply split terms."""
 FEATURES = [*_KERNEL, *_PROBLEM, *_PLAIN, *_LOGARITHMS, *_SPLIT]
 """Names of all features, in the order of the columns."""
 _KERNEL_END, _PROBLEM_END, _PLAIN_END, _LOGARITHMS_END = accumulate(map(len, (_KERNEL, _PROBLEM, _PLAIN, _LOGARITHMS)))
 IEEE_FEATURES = FEATURES.index("splitting")
-"""Number of features, the first ones, that tell kernels apart which compute as IEEE arithmetic does."""
+"""Number of the first features, which are all that kernels of IEEE arithmetic differ in."""
 _DESCRIBED = (
     "tile_m tile_n steps split summing pace held streamed_a streamed_b across_a across_b deep_a deep_b wide_a wide_b "
     "least_a least_b most_a most_b copies_a copies_b neighbours ends"
 ).split()
-"""Columns from which features of config and problem are computed: first what CTAs that share a tile of C cover."""
+"""Columns from which features of config and problem are computed; the first three are what CTAs that share a tile of C
+cover."""
 
 
 class FeatureTable(Table):
-    """A table of the model with the columns that features need as well."""
+    """Table of the model that has the columns of the features too."""
 
     def __init__(
         self, configs: Sequence[Config], dtype: DType, info: DeviceInfo, corrections: Sequence[float] | None = None
@@ -78,44 +80,42 @@ class FeatureTable(Table):
         self.info, c = info, self.columns
         self._kernels = np.stack([c[name] for name in (*_KERNEL, *_SPLIT)], axis=1).astype(np.float32)
         self._described = np.stack([c[name] for name in _DESCRIBED], axis=1)
-        """A row for each config, for few are looked at."""
+        """Row of each config: few of them are read at a time."""
 
     def _kernel(self, config: Config) -> dict[str, float]:
         c, values, size = super()._kernel(config), config.typed, self.dtype.size_bytes
         tile_m, tile_n, tile_k = config.cta_tile
         kind: Any = type(config)
-        lanes_a, lanes_b, _ = config.streamed
-        return c | {
-            "family": _family_places()[config.family],
+        c |= {
+            "family": [*families()].index(config.family),
             "work": math.log2(c["elements"] / config.threads),
             "pace": tile_k / values.get("slices", 1),  # steps of k one after another in a tile
-            # Bytes that a copy moves at least and, of rows that run along k, at most; bytes for each multiply-add.
-            "least_a": 16 * config.packs[0],
-            "least_b": 16 * config.packs[1],
-            "most_a": size if c["inner_a"] == 0 and not config.packs[0] else 16,
-            "most_b": size if c["inner_b"] == 0 and not config.packs[1] else 16,
-            "copies_a": size / tile_n,
-            "copies_b": size / tile_m,
-            # Lanes side by side across k of an operand that is streamed; else bytes of a tile's rows along k and
-            # across it.
-            "across_a": lanes_a and 32 / lanes_a,
-            "across_b": lanes_b and 32 / lanes_b,
-            "deep_a": 0 if lanes_a else tile_k * size,
-            "deep_b": 0 if lanes_b else tile_k * size,
-            "wide_a": 0 if lanes_a else tile_m * size,
-            "wide_b": 0 if lanes_b else tile_n * size,
-            **{
-                name: _number(kind, name, values[name]) if name in values else -1.0
-                for name in (*_PARAMETERS, *_TERM_PARAMETERS)
-            },
         }
+        for name in (*_PARAMETERS, *_TERM_PARAMETERS):
+            c[name] = _number(kind, name, values[name]) if name in values else -1.0
+        for x, tile, other_tile, lanes in (
+            ("a", tile_m, tile_n, config.streamed[0]),
+            ("b", tile_n, tile_m, config.streamed[1]),
+        ):
+            packed = c[f"packs_{x}"]
+            c |= {
+                # Least bytes that a copy moves, most bytes where rows run along k, and bytes for each multiply-add.
+                f"least_{x}": 16 * packed,
+                f"most_{x}": size if c[f"inner_{x}"] == 0 and not packed else 16,
+                f"copies_{x}": size / other_tile,
+                # Lanes side by side across k of a streamed operand; else bytes of a tile's rows along k and across it.
+                f"across_{x}": lanes and 32 / lanes,
+                f"deep_{x}": 0 if lanes else tile_k * size,
+                f"wide_{x}": 0 if lanes else tile * size,
+            }
+        return c
 
-    def features(self, problem: Problem, rows: Any = None, counted: Floats | None = None) -> Taken:
-        """A row of features for each of some configs, or of all; `counted` is their `physics` where that is at hand."""
+    def features(self, problem: Problem, rows: Any = None, counts: Floats | None = None) -> FeatureRows:
+        """A row of features for each of the table's `rows`, or for all; `counts` is their `physics`, if computed."""
         rows = np.arange(len(self.configs)) if rows is None else rows
-        counted = self.physics(problem, rows) if counted is None else counted
+        counts = self.physics(problem, rows) if counts is None else counts
         described = self._described.take(rows, axis=0).T.copy()
-        c, p = dict(zip(_DESCRIBED, described)), dict(zip(COUNTED, counted))
+        c, p = dict(zip(_DESCRIBED, described)), dict(zip(COUNTED, counts))
         info, size = self.info, self.dtype.size_bytes
         m, n, k = problem.m, problem.n, problem.k
         least = floor_us(info, problem) or 1.0
@@ -135,8 +135,8 @@ class FeatureTable(Table):
         ]
         sizes = np.array([[m], [n], [k]], float)
         used = sizes / (np.ceil(sizes / described[:3]) * described[:3])
-        clocks = counted[:CLOCKS] / cycles
-        clocks[-2:] += 1e-9  # passed and splitting, of which there may be none
+        clocks = counts[:CLOCKS] / cycles
+        clocks[-2:] += 1e-9  # passed and splitting may be 0
         *limits, splitting = clocks
         copies, copied, side_by_side = self._copies(problem, c)
         pieces = np.ones(len(rows)) if whole_sectors(problem) else times_written(problem, c)
@@ -171,31 +171,26 @@ class FeatureTable(Table):
             np.ceil(k / c["held"]),
             pieces,
         )
-        found = np.empty((len(FEATURES), len(depth)), np.float32)
+        columns = np.empty((len(FEATURES), len(depth)), np.float32)
         kernels = self._kernels.take(rows, axis=0).T
-        found[:_KERNEL_END], found[_LOGARITHMS_END:] = kernels[:_KERNEL_END], kernels[_KERNEL_END:]
-        found[_KERNEL_END:_PROBLEM_END] = np.array(numbers)[:, None]
-        found[_PROBLEM_END:_PLAIN_END] = plain
-        found[_PLAIN_END:_LOGARITHMS_END] = np.log2(logarithms)
-        return found.T
+        columns[:_KERNEL_END], columns[_LOGARITHMS_END:] = kernels[:_KERNEL_END], kernels[_KERNEL_END:]
+        columns[_KERNEL_END:_PROBLEM_END] = np.array(numbers)[:, None]
+        columns[_PROBLEM_END:_PLAIN_END] = plain
+        columns[_PLAIN_END:_LOGARITHMS_END] = np.log2(logarithms)
+        return columns.T
 
     def _copies(self, problem: Problem, c: Columns) -> tuple[Floats, list[Floats], list[Floats]]:
-        """Copies for each multiply-add; for A and B the bytes that a copy moves at a time; and for both the bytes of a
+        """The number of copies for each multiply-add; the bytes of a copy of A and of B; and for both the bytes of a
         tile's row in memory, or of what a warp streams at a time."""
         copied, side_by_side = list[Floats](), list[Floats]()
         for x, (row, widest_copy, along) in stored_rows(problem).items():
             vector = np.maximum(widest_copy, c[f"least_{x}"])
-            if along:  # where the family keeps k innermost or transposes in flight, that takes copies of one element
+            if along:  # a family that keeps k innermost or transposes in flight copies single elements
                 vector = np.minimum(vector, c[f"most_{x}"])
             lanes, tiled = (c[f"streamed_{x}"], c[f"deep_{x}"]) if along else (c[f"across_{x}"], c[f"wide_{x}"])
             copied.append(vector)
             side_by_side.append(np.minimum(vector * lanes + tiled, row))
         return c["copies_a"] / copied[0] + c["copies_b"] / copied[1], copied, side_by_side
-
-
-@cache
-def _family_places() -> dict[str, int]:
-    return {name: place for place, name in enumerate(families())}
 
 
 @cache

@@ -1,7 +1,4 @@
-"""Forecast: the times that are expected of configs for one problem on one device.
-
-On a GPU rankers say them, on the processor its model does.
-"""
+"""Expected times of configs for one problem on one device, by rankers on a GPU and by a model on the processor."""
 
 import heapq
 import itertools
@@ -20,7 +17,7 @@ from .host import host_us
 from .ranker import Ranker, ranker_of
 
 _FINER = 1.1
-"""Factor on the time that a ranker of a finer accuracy expects: the lower of two estimates is the bolder one."""
+"""Factor on the expected times of a ranker of a finer accuracy: the lower of two estimates is the less certain one."""
 
 
 class Forecast:
@@ -31,7 +28,7 @@ class Forecast:
 
     @CachedProperty
     def _rankers(self) -> list[Ranker]:
-        """The ranker of the problem's accuracy, if there is one, and those of finer ones; none for the processor."""
+        """Rankers of the problem's accuracy, if there is one, and of finer accuracies; none on the processor."""
         problem, arch = self.problem, self.info.arch
         if arch.is_host:
             return []
@@ -39,10 +36,10 @@ class Forecast:
         return list(filter(None, (ranker_of(problem.dtype, grade, arch) for grade in grades)))
 
     def choices(self, count: int) -> list[Choice]:
-        """The configs that rankers put first, at most so many; none for the processor, and for a product without work.
+        """At most `count` first choices of the rankers; none on the processor, and for a product without work.
 
-        The ranker of the problem's accuracy is asked, or of the next finer one where there is none, and all of finer
-        ones: a caller who is content with less must not wait longer."""
+        The choices of rankers of finer accuracies are merged in: a product that needs less accuracy must not be
+        slower."""
         problem, info, rankers = self.problem, self.info, self._rankers
         if not rankers or min(problem.m, problem.n, problem.k) == 0:
             return []
@@ -50,14 +47,14 @@ class Forecast:
         source = Source.LEARNED if rankers[0].knows(info) else Source.TRANSFERRED
         weighted = zip(itertools.chain((1.0,), itertools.repeat(_FINER)), rankers)
         ranked = (zip(itertools.repeat(weight), ranker.ranked(problem, info)) for weight, ranker in weighted)
-        found: dict[Config, Choice] = {}
+        choices: dict[Config, Choice] = {}
         for _, each in heapq.merge(*ranked, key=lambda pair: pair[0] * pair[1].us):
             config = carried(each.config, problem, info)
             if config is not None:
-                found.setdefault(config, Choice(config, source, each.us, regret))
-                if len(found) == count:
+                choices.setdefault(config, Choice(config, source, each.us, regret))
+                if len(choices) == count:
                     break
-        return list(found.values())
+        return list(choices.values())
 
     @CachedProperty
     def _first(self) -> list[Choice]:
@@ -65,7 +62,7 @@ class Forecast:
         return self.choices(1)
 
     def us(self, configs: Sequence[Config]) -> list[float | None]:
-        """Microseconds that are expected of configs; None for all where no ranker knows the type, or the product has no
+        """Expected microseconds of configs; all None where there is no ranker for the type, or the product has no
         work."""
         problem, info = self.problem, self.info
         if info.arch.is_host:
@@ -78,13 +75,13 @@ class Forecast:
         return [first_us * math.exp(log - of_first) for log in logs]
 
     def ordered(self, configs: Sequence[Config]) -> list[Config]:
-        """The configs, those that are expected to be the fastest first."""
+        """The configs in the order of their expected times."""
         if configs and self._rankers:
             order = np.argsort(self._rankers[0].log_times(self.problem, self.info, configs), kind="stable")
             return [configs[place] for place in order]
         return sorted(configs, key=lambda config: (host_us(self.problem, config), config.canonical))
 
     def decompositions(self, config: Config) -> list[dict[str, Any]]:
-        """The decompositions of the problem's work for a config, as values of its parameters, for which the model of a
-        GPU holds; none for the processor."""
+        """The work decompositions of a config for which the model of a GPU holds, as values of its parameters; none on
+        the processor."""
         return self._rankers[0].decompositions(config, self.problem, self.info) if self._rankers else []

@@ -1,4 +1,4 @@
-"""Time of a variant on the processor, which runs the threads of a CTA one after another, and CTAs too."""
+"""Time of a variant on the processor, which runs CTAs and the threads of a CTA one after another."""
 
 import math
 
@@ -8,29 +8,28 @@ from ...codegen.leaf import Edge
 from ...codegen.problem import Problem
 
 _FMA_NS = 0.45
-"""Nanoseconds of a multiply-add whose operands are near."""
+"""Nanoseconds of a multiply-add with operands in a cache."""
 _CACHED_BYTES = 1.5e6
-"""Bytes of op(B) with which a thread that reads a column of it straight from memory takes twice as long."""
+"""Bytes of op(B) at which a thread that reads a column of it directly from memory takes twice as long."""
 _BARRIER_NS = 15.0
-"""Nanoseconds from a barrier of one thread to the next thread."""
+"""Nanoseconds of a change from one thread to the next at a barrier."""
 _SHUFFLE_NS = 40.0
-"""Nanoseconds in which two lanes exchange a value."""
+"""Nanoseconds of an exchange of a value between two lanes."""
 _COPY_NS = 1.5
-"""Nanoseconds to bring an element of an operand to shared memory."""
+"""Nanoseconds of a copy of an operand's element to shared memory."""
 _THREAD_NS = 5.0
-"""Nanoseconds in which a thread begins and ends."""
+"""Nanoseconds of the beginning and end of a thread."""
 _EMULATED = 12.0
-"""Factor by which a multiply-add takes longer where functions stand for tensor cores."""
+"""Factor on the time of a multiply-add where functions emulate tensor cores."""
 _BARRIERS = 2
-"""Barriers that a thread waits at for each tile that is brought to shared memory."""
+"""Number of barriers for each tile that is copied to shared memory."""
 
 
 def host_us(problem: Problem, config: Config) -> float:
-    """Microseconds of a variant by a model of one thread after another: what CTAs compute beyond C counts, more threads
-    or smaller tiles bring more barriers, and nothing that overlaps on a GPU gains anything.
+    """Microseconds of a variant by a model in which threads run one after another: what CTAs compute beyond C counts,
+    more threads or smaller tiles bring more barriers, and overlapping gains nothing.
 
-    Its order of 172 variants of four products on one processor has a rank correlation of 0.7 to 0.9 with that of the
-    measured times within each product: docs/experiments/model.md.
+    docs/experiments/model.md compares its order of variants with measured times.
     """
     m, n, k, size = problem.m, problem.n, problem.k, problem.dtype.size_bytes
     tile_m, tile_n, tile_k = config.cta_tile

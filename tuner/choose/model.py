@@ -1,14 +1,12 @@
 """Time of a variant on a GPU, by a model of the device, for many variants of one type at a time.
 
 The model counts the clocks of an SM in each of the device's limits: issuing multiply-adds, shared memory, the
-last-level cache, waiting for copies, and device memory. The limits overlap, and what is nearly as slow as the slowest
-adds to it: the fourth root of the sum of fourth powers. Around them stand what passes before a CTA's first tiles are
-there, what CTAs that share a tile of C take to add up, and the kernels that pack or split operands first.
+last-level cache, waiting for copies, and device memory. The limits overlap, and those close to the slowest add to it:
+the model takes the fourth root of the sum of fourth powers. It adds the clocks before a CTA's first tiles arrive, the
+clocks in which CTAs that share a tile of C add up, and the kernels that pack or split operands first.
 
-It is a model of ratios: over the 334,628 variants of the data set that ran (6,964 products, H100 and H200, both types)
-the rms of log(measured / modelled) within a product is 0.40, over those within twice the best time 0.15, and 0.19 over
-the 101,787 of kernels whose correction `configs/ranker` has. Sources: NVIDIA's data sheets for rates,
-docs/experiments/model.md for waits and for the validation.
+It is a model of ratios between the variants of a product. Rates are of NVIDIA's data sheets; docs/experiments/model.md
+has the sources of the waits, and the validation.
 """
 
 import dataclasses
@@ -37,7 +35,7 @@ Columns = dict[str, Floats]
 LAUNCH_CYCLES = 3500
 """Clocks from the launch to a CTA's first load, and from the last store to the end."""
 FILL_CYCLES = 1500
-"""Clocks until a CTA's first tiles are there."""
+"""Clocks until a CTA's first tiles arrive."""
 FILLED_AGAIN = 0.5
 """Fraction of `FILL_CYCLES` that a persistent CTA pays again before each further tile of C."""
 SPLIT_CYCLES = 2500
@@ -45,50 +43,49 @@ SPLIT_CYCLES = 2500
 CLUSTER_CYCLES = 1200
 """Clocks in which CTAs of a cluster write accumulators that others read, and wait for each other twice."""
 PACK_CYCLES = 5000
-"""Clocks from the launch to the end of a kernel that packs or splits operands, where these are small."""
+"""Clocks from the launch to the end of a kernel that packs or splits small operands."""
 ARRIVAL_CYCLES = 1000
 """Clocks from a copy's start to its end on a busy device."""
 SMEM_BYTES_PER_CYCLE = 128
 """Bytes that an SM reads from shared memory in a clock."""
 L2_BYTES_PER_CYCLE = 48
-"""Bytes that an SM gets from the last-level cache in a clock while all SMs ask."""
+"""Bytes that an SM reads from the last-level cache in a clock while all SMs read."""
 ALONE_BYTES_PER_CYCLE = 32
-"""Bytes that a CTA gets from the last-level cache in a clock while no other one of its SM asks."""
+"""Bytes that a CTA reads from the last-level cache in a clock while no other CTA of its SM reads."""
 WRITTEN_BYTES_PER_CYCLE = 16
-"""Bytes of C that a CTA which is alone on its SM writes in a clock when it is done: nothing runs meanwhile."""
+"""Bytes of C that a CTA which is alone on its SM writes in a clock at its end, when nothing else runs."""
 WARPS_PER_CYCLE = 4
-"""Warps of an SM that issue an instruction in one clock."""
+"""Number of an SM's warps that issue an instruction in one clock."""
 MOST_WAVES = 6.0
-"""CTAs that share the k of a tile, or an SM, are modelled up to so many for each place that the device has for one."""
+"""Most CTAs for each place that the device has for one, where CTAs share the k of a tile: more are not modelled."""
 LINE_BYTES, SECTORS_BYTES = 128, 64
-"""Bytes that a warp has to read side by side at least of an operand that it streams: along k, and across it."""
+"""Least bytes that a warp reads side by side of an operand that it streams, along k and across it."""
 
 _SHAPES = ((4096, 4096, 4096), (4096, 1, 4096), (1, 4096, 4096), (4096, 8, 4096), (8, 4096, 4096))
 _MODELLED = (
     "tile_m tile_n tile_k per_rate issue reused passing volume occupancy filled split streams streaming sharing "
     "persistent warps_of_cta lone starved flying waits waited fill filling packs_a packs_b terms neighbours ends"
 ).split()
-"""Columns from which the limits are computed: first the tile, then four of clocks of an SM for a multiply-add."""
-_BOUNDED = "tile_m tile_n most_tiles least_k least_work least_tiles inner_a inner_b streamed_a streamed_b".split()
-"""Columns that say for which problems the model holds."""
+"""Columns from which the limits are computed: the tile, four columns of an SM's clocks for a multiply-add, the rest."""
+
 COUNTED = (
     "arithmetic cached modelled busy waiting passed splitting tiles_m tiles_n depth tiles ctas per_sm most waves "
     "rounds warps"
 ).split()
 """Rows of the array that `Table.physics` makes: clocks, then counts."""
 CLOCKS, TOTAL = 7, COUNTED.index("modelled")
-"""How many rows of `COUNTED` are clocks, and the row of the clocks of all limits together."""
+"""Number of rows of `COUNTED` that are clocks, and the row of the clocks of all limits together."""
 
 
 @cache
 def typical_problems(dtype: DType, accuracy: Grade) -> tuple[Problem, ...]:
-    """Products of which a kernel that is any good serves one: families may serve narrow ones alone."""
+    """Products of which every kernel of use serves at least one: some families serve only narrow ones."""
     return tuple(Problem(*shape, dtype, False, trans, accuracy) for shape in _SHAPES for trans in (False, True))
 
 
 def cta_limits(fit: Fit, dtype: DType, arch: Arch, registers: int = 0) -> dict[str, int]:
-    """CTAs that an SM has room for at a time, by what limits them: slots, warps, registers (`registers` of a thread
-    where that is not 0, else those that the config predicts), shared memory."""
+    """Number of CTAs that an SM has room for at a time by each of its resources: slots, warps, registers and shared
+    memory. A thread has `registers` registers or, where that is 0, as many as the config predicts."""
     config = fit.config
     threads = -(-config.threads // 32) * 32
     return {
@@ -100,7 +97,7 @@ def cta_limits(fit: Fit, dtype: DType, arch: Arch, registers: int = 0) -> dict[s
 
 
 def fma_per_cycle(dtype: DType, config: Config, arch: Arch) -> int:
-    """Multiply-adds of an SM in one clock, at best."""
+    """Most multiply-adds of an SM in one clock."""
     if config.tensor_cores:
         return arch.dmma_per_cycle if dtype is DType.DOUBLE else max(1, arch.mma_per_cycle // config.products)
     return arch.fma_per_cycle_float if dtype is DType.FLOAT else arch.fma_per_cycle_double
@@ -112,35 +109,34 @@ def whole_sectors(problem: Problem) -> bool:
 
 
 def times_written(problem: Problem, c: Columns) -> Floats:
-    """Bytes written over the bytes of C where sectors are written in parts: one after another by the vectors of a
-    thread, and those at both ends of what a warp writes side by side."""
-    found: Floats = np.maximum(c["neighbours"] / widest(problem, "c"), 1) + c["ends"]
-    return found
+    """Bytes written over the bytes of C where sectors are written in parts: by the vectors of a thread one after
+    another, and at both ends of what a warp writes side by side."""
+    factors: Floats = np.maximum(c["neighbours"] / widest(problem, "c"), 1) + c["ends"]
+    return factors
 
 
 def stored_rows(problem: Problem) -> dict[str, tuple[int, int, bool]]:
-    """By `a` and `b`: bytes of a stored row, bytes of the widest copies that all its rows allow, and whether rows run
-    along k."""
+    """Bytes of a stored row, bytes of the widest copies that all rows allow, and whether rows run along k; by `a` and
+    `b`."""
     size = problem.dtype.size_bytes
     rows = {"a": (problem.stored_a[1], not problem.trans_a), "b": (problem.stored_b[1], problem.trans_b)}
     return {x: (row * size, math.gcd(row * size, 16), along) for x, (row, along) in rows.items()}
 
 
 class Table:
-    """Configs of one type on one device, and the columns that the model needs of them, which hold for every problem."""
+    """Configs of one type on one device, with the columns that the model computes for all problems at once."""
 
     def __init__(
         self, configs: Sequence[Config], dtype: DType, target: Target, corrections: Sequence[float] | None = None
     ) -> None:
-        """`corrections` has for each config the logarithm of its measured time over the modelled one; None for 0."""
+        """`corrections` has the logarithm of each config's measured over its modelled time; None stands for zeros."""
         self.configs, self.dtype, self.target = tuple(configs), dtype, target
         self._factors: Floats = np.exp(corrections or np.zeros(len(self.configs)))
         self.columns = c = self._by_config()
         c["per_rate"] = 1 / c["rate"]
         self._tensor, self._skinny = bool(c["tensor"].any()), bool(c["in_flight"].any())
         self._copied, self._split = bool((c["packs_a"] + c["packs_b"]).any()), bool(c["terms"].any())
-        # Where the work is shared out in a way that can pay, as bounds: neither more CTAs than the device has use for,
-        # nor CTAs with less than a tile of k.
+        # Bounds of a work decomposition that can pay: the device has use for all CTAs, each with at least a tile of k.
         places, whole = target.sm_count * c["occupancy"], c["split"] == 1
         can_stream = np.where(c["stream"] <= c["occupancy"], target.sm_count * c["tile_k"], np.inf)
         c |= {
@@ -149,14 +145,12 @@ class Table:
             "least_work": np.where(c["stream"] == 0, 0.0, can_stream),
             "least_tiles": np.where(c["persistent"] == 1, 0.0, places),
         }
-        # Many configs are alike to the bounds and to the model: their columns are kept once.
-        self._bounded, self._bounded_as = _distinct(np.stack([c[name] for name in _BOUNDED]))
-        self._modelled, self._modelled_as = _distinct(np.stack([c[name] for name in _MODELLED]))
+        self._modelled = np.stack([c[name] for name in _MODELLED])
 
     def _by_config(self) -> Columns:
-        """Columns of the kernels, each computed once for configs in a row that differ only in how they divide the work;
-        and columns of that division."""
-        alike = [list(configs) for _, configs in itertools.groupby(self.configs, _but_for_split)]
+        """Columns of the kernels, computed once for neighbouring configs that differ only in their work decompositions,
+        and columns of these decompositions."""
+        alike = [list(configs) for _, configs in itertools.groupby(self.configs, _kernel_of)]
         kernels = [self._kernel(configs[0]) for configs in alike]
         columns = np.array([[*kernel.values()] for kernel in kernels], float).T
         c: Columns = dict(zip(kernels[0], columns.repeat([len(configs) for configs in alike], axis=1)))
@@ -180,7 +174,7 @@ class Table:
             "steps": c["tile_k"] * split,
             "sharing": np.where(streams, 0.0, persistent / split),
             "streams": stream * sms,
-            "streaming": np.where(streams, sms, np.inf),  # SMs that have all tiles in equal parts
+            "streaming": np.where(streams, sms, np.inf),  # number of SMs that share all tiles equally
             "mode": 2.0 * streams + splits + 3.0 * (persistent > 1),
             "parts": split + stream + persistent - 1,
             "fill": FILL_CYCLES * (1 + (persistent - 1) * FILLED_AGAIN),
@@ -191,21 +185,22 @@ class Table:
         }
 
     def _divisions(self, configs: Sequence[Config]) -> Iterator[tuple[float, ...]]:
-        """How a kernel's configs divide the work, and what CTAs take of an SM: that depends on what they do, not on how
-        many there are to do it."""
-        taken: dict[tuple[bool, ...], tuple[int, int]] = {}
+        """Work decomposition of each of a kernel's configs, with the shared memory and occupancy of its CTAs, which
+        depend on what CTAs do and not on their number."""
+        resources: dict[tuple[bool, ...], tuple[int, int]] = {}
         for config in configs:
             split, stream, persistent = config.split_ctas, config.stream_ctas_per_sm, config.persistent_tiles
             clustered, cooperative = config.clustered, config.cooperative_ctas
             does = split > 1, stream > 0, persistent > 1, clustered, cooperative > 1
-            if does not in taken:
+            if does not in resources:
                 limits = cta_limits(unaligned_fit(config, self.dtype), self.dtype, self.target.arch)
-                taken[does] = config.smem_bytes(self.dtype), max(1, min(limits.values()))
+                resources[does] = config.smem_bytes(self.dtype), max(1, min(limits.values()))
             filled = round(self.target.sm_count * (CLUSTER_SHARE.get(split, 1.0) if clustered else 1.0))
-            yield split, stream, persistent, clustered, cooperative, filled, *taken[does]
+            yield split, stream, persistent, clustered, cooperative, filled, *resources[does]
 
     def _kernel(self, config: Config) -> dict[str, float]:
-        """Columns of a kernel, however it divides the work; `held` for one CTA of those that share a tile."""
+        """Columns of a kernel that its work decomposition does not change; `held` is of one of the CTAs that share a
+        tile."""
         tile_m, tile_n, tile_k = config.cta_tile
         dtype, size = self.dtype, self.dtype.size_bytes
         cost = config.cost(dtype, unaligned_fit(config, dtype))
@@ -234,7 +229,7 @@ class Table:
             "rate": cost.rate * fma_per_cycle(dtype, config, self.target.arch),
             "issue": 0.0 if config.tensor_cores else cost.overhead / (32 * WARPS_PER_CYCLE),
             "tensor": config.tensor_cores,
-            # How much longer a warp takes that is alone, and how many warps keep tensor cores busy.
+            # Additional time of a warp that is alone, and number of warps that keep tensor cores busy.
             "lone": 1.0 if config.tensor_cores else 2.0,
             "starved": 4.0 * config.tensor_cores,
             "packs_a": config.packs[0],
@@ -251,35 +246,35 @@ class Table:
         }
 
     def valid(self, problem: Problem) -> NDArray[np.bool_]:
-        """Rows for which the model holds: those that divide the work in a way that can pay, keep k innermost only where
-        it is innermost in memory, and stream the larger operand from memory, side by side."""
-        c = dict(zip(_BOUNDED, self._bounded))
+        """Rows for which the model holds: their work decomposition can pay, they keep k innermost only where it is
+        innermost in memory, and stream the larger operand from memory, side by side."""
+        c = self.columns
         tiles = np.ceil(problem.m / c["tile_m"]) * np.ceil(problem.n / c["tile_n"])
-        found: NDArray[np.bool_] = tiles <= c["most_tiles"]
-        found &= c["least_k"] <= problem.k
-        found &= tiles >= np.maximum(c["least_work"] / problem.k, c["least_tiles"])
+        valid: NDArray[np.bool_] = tiles <= c["most_tiles"]
+        valid &= c["least_k"] <= problem.k
+        valid &= tiles >= np.maximum(c["least_work"] / problem.k, c["least_tiles"])
         for x, along in (("a", not problem.trans_a), ("b", problem.trans_b)):
             if not along:
-                found &= c[f"inner_{x}"] < 1
+                valid &= c[f"inner_{x}"] < 1
         if self._skinny:
             larger = {"a": problem.m >= problem.n, "b": problem.n >= problem.m}
             for x, (row, vector, along) in stored_rows(problem).items():
-                # So many lanes read side by side, or at least so many.
+                # `beside` is the number of lanes that must read side by side.
                 beside, lanes = min(row, LINE_BYTES if along else SECTORS_BYTES) / vector, c[f"streamed_{x}"]
                 if along and larger[x]:
-                    found &= (lanes >= beside) | (lanes <= 0)
+                    valid &= (lanes >= beside) | (lanes <= 0)
                 else:
-                    found &= lanes <= (32 / beside if larger[x] else 0)
-        return found.take(self._bounded_as)
+                    valid &= lanes <= (32 / beside if larger[x] else 0)
+        return valid
 
-    def _physics(self, problem: Problem, some: NDArray[np.intp]) -> Floats:
-        """Clocks of the device's limits, one by one and together, and counts of tiles and CTAs, for some of the columns
-        that are modelled: a row for each of COUNTED."""
-        taken = self._modelled.take(some, axis=1)
-        c = dict(zip(_MODELLED, taken))
+    def physics(self, problem: Problem, rows: NDArray[np.intp] | None = None) -> Floats:
+        """Clocks of the limits, one by one and together, and counts of tiles and CTAs, of some configs or of all: a row
+        for each of COUNTED."""
+        columns = self._modelled if rows is None else self._modelled.take(rows, axis=1)
+        c = dict(zip(_MODELLED, columns))
         target, size = self.target, self.dtype.size_bytes
         m, n, k = problem.m, problem.n, problem.k
-        tiles_m, tiles_n, depth = np.ceil(np.array([[m], [n], [k]], float) / taken[:3])
+        tiles_m, tiles_n, depth = np.ceil(np.array([[m], [n], [k]], float) / columns[:3])
         tiles = tiles_m * tiles_n
         ctas = np.maximum(np.ceil(tiles / c["persistent"]) * c["split"], c["streams"])
         per_sm = ctas / c["filled"]
@@ -288,7 +283,7 @@ class Table:
         resident = np.minimum(c["occupancy"], most)
         rounds = np.ceil(most / resident)
         warps = resident * c["warps_of_cta"]
-        clocks = c["volume"] * depth * critical * taken[3:7]
+        clocks = c["volume"] * depth * critical * columns[3:7]
         arithmetic, busy, cached, passed = clocks
         busy += arithmetic
         busy *= 1 + c["lone"] / warps
@@ -301,7 +296,7 @@ class Table:
         if not whole_sectors(problem):
             memory = memory + (times_written(problem, c) - 1) * (m * n * size * per_byte)
         if self._skinny:
-            # Latency is hidden by what is on its way, not by warps: enough of it, or memory waits.
+            # Loads in flight hide latency, warps do not: where too few are in flight, memory waits.
             few = (c["flying"] < math.inf).nonzero()[0]
             needed = target.bandwidth_gbs * 1e3 / target.sm_count * ARRIVAL_CYCLES / target.clock_mhz
             late, waves_of = needed / (resident[few] * c["flying"][few]), waves[few]
@@ -314,7 +309,7 @@ class Table:
         splitting = np.zeros_like(total)
         if self._copied:
             total += c["packs_a"] * (2 * size * m * k * per_byte) + c["packs_b"] * (2 * size * n * k * per_byte)
-        if self._split:  # operands are read, their terms written, and what more it takes as if they were read twice
+        if self._split:  # operands are read, their terms written, and the rest takes as long as a second reading
             splitting = (m * k + k * n) * 2 * (size + c["terms"]) * (c["terms"] > 0) * per_byte
             written = np.ceil(critical) * c["tile_m"] * c["tile_n"] * size / WRITTEN_BYTES_PER_CYCLE
             total += splitting + (PACK_CYCLES + written) * (c["terms"] > 0)
@@ -323,10 +318,6 @@ class Table:
             tiles_m, tiles_n, depth, tiles, ctas, per_sm, most, waves, rounds, warps,
         )  # fmt: skip
 
-    def physics(self, problem: Problem, rows: NDArray[np.intp] | None = None) -> Floats:
-        """Clocks and counts of some rows, or of all, for a problem: a row for each of COUNTED."""
-        return self._physics(problem, self._modelled_as if rows is None else self._modelled_as.take(rows))
-
     def modelled_us(self, problem: Problem, rows: NDArray[np.intp] | None = None) -> Floats:
         """Corrected microseconds of some configs, or of all."""
         factors = self._factors if rows is None else self._factors.take(rows)
@@ -334,52 +325,39 @@ class Table:
         return us
 
     def likeliest(self, problem: Problem, count: int) -> tuple[NDArray[np.intp], Floats]:
-        """The valid rows that the model, corrected, puts first, at most so many, in no order; and their `physics`."""
+        """At most `count` of the valid rows, the fastest by the corrected model, in no order, and their `physics`."""
         rows = self.valid(problem).nonzero()[0]
-        modelled = self._modelled_as.take(rows)
-        # What the model cannot tell apart is modelled once.
-        asked, place = np.zeros(self._modelled.shape[1], np.bool_), np.empty(self._modelled.shape[1], np.intp)
-        asked[modelled] = True
-        some = asked.nonzero()[0]
-        place[some] = np.arange(len(some))
-        counted, places = self._physics(problem, some), place.take(modelled)
+        counts = self.physics(problem, rows)
         if len(rows) > count:
-            total = counted[TOTAL].take(places) * self._factors.take(rows)
-            kept = (total <= np.partition(total, count - 1)[count - 1]).nonzero()[0]
-            if len(kept) > count:  # of equal ones the first, whatever the processor
-                kept = kept[total[kept].argsort(kind="stable")[:count]]
-            rows, places = rows[kept], places[kept]
-        return rows, counted.take(places, axis=1)
+            total = counts[TOTAL] * self._factors.take(rows)
+            fastest = (total <= np.partition(total, count - 1)[count - 1]).nonzero()[0]
+            if len(fastest) > count:  # the first ones of equal times, on every processor
+                fastest = fastest[total[fastest].argsort(kind="stable")[:count]]
+            rows, counts = rows[fastest], counts.take(fastest, axis=1)
+        return rows, counts
 
 
 def unaligned_fit(config: Config, dtype: DType) -> Fit:
-    """The instance for operands of any alignment: only packed ones are copied in vectors."""
+    """The fit of a config to operands of any alignment, of which only packed ones are copied in vectors."""
     problem = typical_problems(dtype, Grade.IEEE)[0]
     return Fit(config, Edge.BOUNDS, *config.widest_vectors(problem, aligned=False))
 
 
 def stacked(*rows: Floats) -> Floats:
     """Vectors of one length as the rows of an array."""
-    found: Floats = np.concatenate(rows).reshape(len(rows), -1)
-    return found
+    array: Floats = np.concatenate(rows).reshape(len(rows), -1)
+    return array
 
 
-def _but_for_split(config: Config) -> tuple[Any, ...]:
-    """The family and all groups of parameters but how the work is divided."""
+def _kernel_of(config: Config) -> tuple[Any, ...]:
+    """The family and all groups of parameters but the work decomposition."""
     kind: Any = type(config)
-    return _reader(kind)(config)
+    return _kernel_reader(kind)(config)
 
 
 @cache
-def _reader(kind: Any) -> Callable[[Config], tuple[Any, ...]]:
+def _kernel_reader(kind: Any) -> Callable[[Config], tuple[Any, ...]]:
     return attrgetter("__class__", *(field.name for field in dataclasses.fields(kind) if field.name != "split"))
-
-
-def _distinct(columns: Floats) -> tuple[Floats, NDArray[np.intp]]:
-    """Each column once, in their order, and for each column which that is."""
-    places: dict[bytes, int] = {}
-    which = np.array([places.setdefault(column.tobytes(), len(places)) for column in columns.T])
-    return columns.take(np.unique(which, return_index=True)[1], axis=1), which
 
 
 def _fourth(values: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Shortlist: configs for a problem on a device, in order of the time that is expected of them.
+"""Shortlist: configs for a problem on a device, in the order of their expected times.
 
-Look-ups take the first entry, a search, that of first use too, begins with them and goes on to their neighbours,
-`explain` prints them. In order come the records of just this product, then what a look-up takes where there is none,
-then all others by expected time: what a ranker puts first, or the model of the processor, and winners of near shapes.
+Look-ups take the first entry, searches begin with all of them and go on to their neighbours, and `explain` prints them.
+The records of exactly this product come first, then what a look-up takes without one, then by expected time the first
+choices of a ranker, or of the model of the processor, and the winners of near shapes.
 """
 
 import itertools
@@ -28,28 +28,29 @@ from .choice import Choice, Source
 from .forecast import Forecast
 
 NEAR = 0.25
-"""Doublings of m, n and k, added up, within which a record whose rows are aligned as the problem's are is taken before
-what was learned from others."""
+"""Largest distance, as `distance` gives it, at which a record with rows aligned as the problem's are is preferred to a
+ranker's choice."""
 ENTRIES = 240
-"""Entries of the shortlist of a search."""
+"""Number of entries of a search's shortlist."""
 WINNERS = 4
-"""Winners of near shapes that are on a shortlist."""
+"""Number of winners of near shapes on a shortlist."""
 _Kind: TypeAlias = tuple[str, DType, bool, bool, Grade]
-"""Device, type, transposes and accuracy."""
+"""Device key, type, transposes and accuracy."""
 _Kinds: TypeAlias = dict[_Kind, tuple[list[Record], NDArray[np.float64]]]
-"""Records, and the logarithms of their m, n and k, a row each."""
-_sorted: tuple[Sequence[Record], _Kinds] = (), {}
+"""Records of each kind, and rows of the logarithms of their m, n and k."""
+_last_sorted: tuple[Sequence[Record], _Kinds] = (), {}
+"""Records that were last sorted by kind, and the result."""
 
 
 def look_up(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> Found | None:
-    """What to run for a problem that was not tuned on a device; None where nothing helps. The ranking that
-    `Store.lookup` takes."""
+    """Choose a config for a problem that was not tuned on a device; None where nothing helps. It is the ranking of
+    `Store.lookup`."""
     choice = _first(problem, info, records, lambda: Forecast(problem, info).choices(1))
-    return None if choice is None else choice.found(info)
+    return None if choice is None else choice.as_lookup(info)
 
 
 def shortlist(problem: Problem, info: DeviceInfo, records: Sequence[Record], count: int) -> tuple[Choice, ...]:
-    """At most `count` entries for a problem on a device, the one to take first."""
+    """At most `count` entries for a problem on a device, the best first."""
     forecast = Forecast(problem, info)
     predicted = forecast.choices(count)
     first = _first(problem, info, records, lambda: predicted)
@@ -61,25 +62,25 @@ def shortlist(problem: Problem, info: DeviceInfo, records: Sequence[Record], cou
     begun = (Choice(config, Source.MODEL, us) for config, us in zip(defaults, forecast.us(defaults)))
     others = [*predicted, *_serving(begun, problem, info), *near]
     others.sort(key=lambda choice: choice.expected_us or math.inf)
-    found: dict[Config, Choice] = {}
+    entries: dict[Config, Choice] = {}
     exact = _serving(_exact(problem, info, records), problem, info)
     for choice in (*exact, *near[: 1 if first else 0], *others):
-        found.setdefault(choice.config, choice)
-    return tuple(itertools.islice(found.values(), count))
+        entries.setdefault(choice.config, choice)
+    return tuple(itertools.islice(entries.values(), count))
 
 
 def _serving(choices: Iterable[Choice], problem: Problem, info: DeviceInfo) -> Iterator[Choice]:
     """The entries whose configs serve the problem, each config once."""
-    found = set[Config]()
+    served = set[Config]()
     for choice in choices:
-        if choice.config not in found and serves(choice.config, problem, info):
-            found.add(choice.config)
+        if choice.config not in served and serves(choice.config, problem, info):
+            served.add(choice.config)
             yield choice
 
 
 def _exact(problem: Problem, info: DeviceInfo, records: Iterable[Record]) -> Iterator[Choice]:
-    """The records of just this problem on the device, and after them those of finer accuracies: asking for less
-    accuracy must not make a product slower."""
+    """The records of exactly this problem on the device, then records of finer accuracies: a product that needs less
+    accuracy must not be slower."""
     here = [record for record in records if record.device == info.key]
     grades = [problem.accuracy, *(grade for grade in Grade if grade.keeps(problem.accuracy))]
     for same in (replace(problem, accuracy=grade) for grade in dict.fromkeys(grades)):
@@ -87,8 +88,8 @@ def _exact(problem: Problem, info: DeviceInfo, records: Iterable[Record]) -> Ite
 
 
 def varied(configs: Sequence[Config]) -> list[Config]:
-    """The configs in their order and, in turn with it, the first of each family, tile of C and decomposition: a search
-    that begins with nearly equal ones learns little."""
+    """The configs in their order, alternating with the first one of each family, tile of C and work decomposition: a
+    search learns little from a beginning of similar configs."""
     firsts: dict[tuple[object, ...], Config] = {}
     for config in configs:
         divided = config.split_ctas, config.stream_ctas_per_sm > 0, config.packs
@@ -100,10 +101,9 @@ def varied(configs: Sequence[Config]) -> list[Config]:
 def _first(
     problem: Problem, info: DeviceInfo, records: Sequence[Record], predicted: Callable[[], Sequence[Choice]]
 ) -> Choice | None:
-    """The entry for a problem without a record: a near record of the device or of one that differs in its memory alone,
-    else the first of what is `predicted`, which is asked for where it is needed, else the nearest record however far. A
-    near record of a finer accuracy gives way to a kernel that is less accurate than it could be and is expected to be
-    faster."""
+    """The entry for a problem without a record: a near record of the device or of one that differs only in its memory,
+    else the first of what `predicted` returns, which is called only here, else the nearest record at any distance. A
+    near record of a finer accuracy is passed over for a predicted kernel that is less accurate and so faster."""
     near = next((record.problem.accuracy for far, record in _within(NEAR, problem, info, records) if not far), None)
     if near is not problem.accuracy:
         for choice in predicted()[:1]:
@@ -114,7 +114,7 @@ def _first(
 
 
 def _winners(problem: Problem, info: DeviceInfo, records: Iterable[Record]) -> Iterator[Choice]:
-    """The winners of the nearest tuned shapes: of this device, then, on a GPU, of others."""
+    """Entries of the winners of the nearest tuned shapes, on this device and then, for a GPU, on others."""
     same = (record for record in records if record.device == info.key or not info.arch.is_host)
     near = sorted(
         (record for record in same if record.problem.dtype is problem.dtype),
@@ -124,15 +124,14 @@ def _winners(problem: Problem, info: DeviceInfo, records: Iterable[Record]) -> I
 
 
 def _suited(record: Record, problem: Problem) -> Choice:
-    """The config of a record of another problem as it may serve this one."""
+    """The entry of another problem's record, with its config adapted to this problem."""
     return Choice(record.config.suited(problem), Source.NEAR, record=record)
 
 
 def _within(
     doublings: float, problem: Problem, info: DeviceInfo, records: Sequence[Record]
 ) -> list[tuple[bool, Record]]:
-    """The records that may help a problem, up to so many doublings away, the first to be asked first; and whether each
-    is a far one."""
+    """The records within a distance of a problem, the best first, and whether each is a far one."""
     kinds, sizes, aligned = _by_kind(records), np.array(_doublings(problem)), _aligned(problem)
     grades = [grade for grade in Grade if grade.keeps(problem.accuracy)]
     away: list[tuple[bool, bool, bool, float, bool, Record]] = []
@@ -140,7 +139,7 @@ def _within(
         kind, other = (key, problem.dtype, problem.trans_a, problem.trans_b, grade), key != info.key
         if kind in kinds:
             of_kind, logs = kinds[kind]
-            # Of near shapes, and of one shape's, the record that was free to be as coarse as this product may be.
+            # Among near shapes, and for one shape, a record of the product's own accuracy comes before finer ones.
             finer = grade is not problem.accuracy
             distances = np.abs(logs - sizes).sum(axis=1)
             places = (distances < doublings + 1e-9).nonzero()[0]
@@ -155,38 +154,38 @@ def _within(
 
 @cache
 def _siblings(info: DeviceInfo) -> tuple[str, ...]:
-    """Keys of the known devices with the same SMs, and as many."""
+    """Keys of the known devices with the same number of the same SMs."""
     alike = (each for each in KNOWN.values() if (each.arch, each.sm_count) == (info.arch, info.sm_count))
     return tuple(each.key for each in alike if each.key != info.key)
 
 
 def _by_kind(records: Sequence[Record]) -> _Kinds:
-    """Records by their kind, from memory where they are the same as the last time."""
-    global _sorted
-    if _sorted[0] is not records:
-        found: dict[_Kind, list[Record]] = {}
+    """Records by their kind. The last result is returned again for the same tuple of records."""
+    global _last_sorted
+    if _last_sorted[0] is not records:
+        groups: dict[_Kind, list[Record]] = {}
         for record in records:
             problem = record.problem
             kind = record.device, problem.dtype, problem.trans_a, problem.trans_b, problem.accuracy
-            found.setdefault(kind, []).append(record)
-        kinds = {kind: (each, np.array([_doublings(r.problem) for r in each])) for kind, each in found.items()}
+            groups.setdefault(kind, []).append(record)
+        kinds = {kind: (group, np.array([_doublings(r.problem) for r in group])) for kind, group in groups.items()}
         if not isinstance(records, tuple):
             return kinds  # a list may change
-        _sorted = records, kinds
-    return _sorted[1]
+        _last_sorted = records, kinds
+    return _last_sorted[1]
 
 
 def _aligned(problem: Problem) -> tuple[int, ...]:
-    """Bytes that a vector of A, B and C can have."""
+    """Widest vectors, in bytes, of the rows of A, B and C."""
     rows = problem.stored_a[1], problem.stored_b[1], problem.n
     return tuple(math.gcd(row * problem.dtype.size_bytes, 16) for row in rows)
 
 
 def distance(tuned: Problem, problem: Problem) -> float:
-    """Distance of two shapes: doublings of m, of n and of k, added up."""
+    """Distance of two shapes: the sum of the doublings between their m, their n and their k."""
     return sum([abs(one - other) for one, other in zip(_doublings(tuned), _doublings(problem))])
 
 
 def _doublings(problem: Problem) -> tuple[float, float, float]:
-    # A dimension of zero counts as one half: one doubling away from 1.
+    # A dimension of 0 counts as one half, at a distance of one doubling from 1.
     return math.log2(problem.m or 0.5), math.log2(problem.n or 0.5), math.log2(problem.k or 0.5)

@@ -1,4 +1,4 @@
-"""Hardware counters of a variant by Nsight Compute, where `ncu` and the GPU are."""
+"""Hardware counters of a variant by Nsight Compute, on a machine with `ncu` and the GPU."""
 
 import csv
 import shutil
@@ -19,18 +19,19 @@ Counter = tuple[str, str, str]
 """Name, value and unit, as Nsight Compute writes them."""
 _SECTIONS = ("SpeedOfLight", "Occupancy", "LaunchStats", "MemoryWorkloadAnalysis", "WarpStateStats", "SchedulerStats")
 _SECONDS = 300
+"""Most seconds of a run of Nsight Compute."""
 
 
 def counters(problem: Problem, config: Config, gpu: DeviceInfo | None) -> tuple[Counter, ...]:
-    """The counters of one launch. Raises DeviceError, in one line, where that cannot be."""
+    """The counters of one launch. Raises DeviceError, in one line, where they cannot be read."""
     here = next((info for info in available()[0] if gpu and info.key == gpu.key and not info.arch.is_host), None)
     ncu = shutil.which("ncu")
     check(
         ncu is not None, "--ncu needs Nsight Compute, and PATH has no ncu; install it, or leave out --ncu", DeviceError
     )
     if here is None:
-        whose = f"the {gpu.name} of the tuning" if gpu else "a tuning on a GPU"
-        raise DeviceError(f"--ncu needs {whose}, on this machine; leave it out")
+        needed = f"the {gpu.name} of the tuning" if gpu else "a tuning on a GPU"
+        raise DeviceError(f"--ncu needs {needed}, on this machine; leave it out")
     sections = [word for section in _SECTIONS for word in ("--section", section)]
     name = ["--kernel-name", "regex:^gemm_", "--launch-skip", "1", "--launch-count", "1"]
     program = [sys.executable, "-m", __name__, here.selector, str(config)]
@@ -40,25 +41,25 @@ def counters(problem: Problem, config: Config, gpu: DeviceInfo | None) -> tuple[
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
         raise DeviceError(f"--ncu: Nsight Compute did not end in {_SECONDS} s; leave it out, or try again") from error
-    found = _read(done.stdout.splitlines())
-    if not found:
+    rows = _read(done.stdout.splitlines())
+    if not rows:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        told = [line for line in lines if "==ERROR==" in line] or lines[-1:] or ["it wrote nothing"]
-        raise DeviceError(f"--ncu: Nsight Compute gave no counters: {told[0].strip()}")
-    return found
+        reasons = [line for line in lines if "==ERROR==" in line] or lines[-1:] or ["it wrote nothing"]
+        raise DeviceError(f"--ncu: Nsight Compute gave no counters: {reasons[0].strip()}")
+    return rows
 
 
 def _read(lines: Sequence[str]) -> tuple[Counter, ...]:
-    """The rows of the CSV, which lines of Nsight Compute's own (`==PROF==`) and of the program come before."""
+    """The rows of the CSV, after lines of Nsight Compute itself (`==PROF==`) and of the program."""
     begin = next((place for place, line in enumerate(lines) if '"Metric Name"' in line), len(lines))
     rows = csv.DictReader(lines[begin:])
     named = ((row.get("Metric Name"), row.get("Metric Value"), row.get("Metric Unit") or "") for row in rows)
     return tuple(dict.fromkeys((name, value, unit) for name, value, unit in named if name and value))
 
 
-def _launch(selector: str, config: str, *asked: str) -> None:
-    """Launch a variant again and again for some moments: what Nsight Compute looks at, in a process of its own."""
-    device, problem = open_device(choose(selector).info), Problem.parse(*asked)
+def _launch(selector: str, config: str, *product: str) -> None:
+    """Launch a variant again and again for some moments, in the process that Nsight Compute watches."""
+    device, problem = open_device(choose(selector).info), Problem.parse(*product)
     with device.entered():
         kernel = prepare(device, problem, parse(config))
         Timer(device, problem).warm(kernel.launch)

@@ -1,21 +1,26 @@
-"""The charts of a tuning: its roofline, and the search over time."""
+"""Charts of a tuning: its roofline, and the search over time."""
 
 import math
 from typing import Any
 
+from ...runtime.check.roofline import Rates
+from ...runtime.device.protocol import DeviceInfo
+from ..bench.plot import Palette, legend, plain_ticks
 from ..bench.report import figure
 from ..bench.rows import TITLES
-from .charts import INK, MUTED, Chart, chart, dots, legend, plain_ticks
+from .charts import Chart, chart, dots
 from .tuning import Tuning
-from .variant import Roof, intensity
+from .variant import intensity, l2_gbs
 
 _FAR = 12.0
-"""Times of the best above which a trial is left out of the search's chart, and counted: naive variants flatten it."""
+"""Factor on the best time above which the search's chart leaves a trial out: naive variants would flatten it."""
 
 
-def roofline(tuning: Tuning, roof: Roof) -> Chart | None:
-    """GFLOP/s over operations a byte: a dot for each variant under the roofs; None without a known config."""
-    problem = tuning.problem
+def roofline(tuning: Tuning, gpu: DeviceInfo, rates: Rates) -> Chart | None:
+    """Chart of GFLOP/s over operations a byte, with a dot for each variant under the roofs; None where this version
+    does not have the winner's config."""
+    problem, gflops = tuning.problem, rates.gflops(tuning.problem.dtype)
+    memory_gbs, cache_gbs = rates.bandwidth_gbs, l2_gbs(gpu)
     groups: dict[str, list[tuple[float, float]]] = {}
     for trial in tuning.fastest:
         if trial.config is not None and trial.entry.time_us:
@@ -27,27 +32,26 @@ def roofline(tuning: Tuning, roof: Roof) -> Chart | None:
     best = intensity(problem, config), problem.flops / us / 1e3
     points = [best, *(point for group in groups.values() for point in group)]
     left, right = min(x for x, _ in points) / 1.6, max(x for x, _ in points) * 2.5
-    right = max(right, 3 * roof.gflops / roof.memory_gbs)
-    bottom, top = min(y for _, y in points) / 1.6, roof.gflops * 1.6
+    right = max(right, 3 * gflops / memory_gbs)
+    bottom, top = min(y for _, y in points) / 1.6, gflops * 1.6
 
-    def draw(axes: Any, narrow: bool) -> None:
+    def draw(axes: Any, palette: Palette, narrow: bool) -> None:
         axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bottom, top))
         plain_ticks(axes.xaxis, left, right, (1,) if narrow else (1, 2, 5))
         plain_ticks(axes.yaxis, bottom, top, (1,) if narrow else (1, 2, 5))
         for place, (family, group) in enumerate(sorted(groups.items())):
             dots(axes, group, place, family)
-        for rate, style, name in ((roof.memory_gbs, "-", "device memory"), (roof.l2_gbs, "--", "L2 cache, a model")):
-            ridge = roof.gflops / rate
+        line = {"color": palette.ink, "zorder": 3}
+        for rate, style, name in ((memory_gbs, "-", "device memory"), (cache_gbs, "--", "L2 cache, a model")):
             label = f"{name}, {rate / 1e3:.2g} TB/s"
-            axes.plot((left, ridge), (left * rate, roof.gflops), style, color=INK, linewidth=1.2, label=label, zorder=3)
-        start = roof.gflops / roof.l2_gbs
-        label = f"arithmetic, {roof.gflops / 1e3:.1f} TFLOP/s"
-        axes.plot((start, right), (roof.gflops,) * 2, color=INK, linewidth=2.2, label=label, zorder=3)
+            axes.plot((left, gflops / rate), (left * rate, gflops), style, linewidth=1.2, label=label, **line)
+        label = f"arithmetic, {gflops / 1e3:.1f} TFLOP/s"
+        axes.plot((gflops / cache_gbs, right), (gflops,) * 2, linewidth=2.2, label=label, **line)
         vendor_us = tuning.record.vendor_us if tuning.record else None
         if vendor_us:
             label, height = f"{TITLES['cublas']}, {figure(vendor_us)} us", problem.flops / vendor_us / 1e3
-            axes.axhline(height, color=MUTED, linewidth=1.2, linestyle=":", label=label, zorder=1)
-        axes.plot(*best, "*", markersize=15, color=INK, markeredgewidth=0, label="the winner", zorder=4)
+            axes.axhline(height, color=palette.muted, linewidth=1.2, linestyle=":", label=label, zorder=1)
+        axes.plot(*best, "*", markersize=15, color=palette.ink, markeredgewidth=0, label="the winner", zorder=4)
         axes.set_xlabel("FLOP for each byte that CTAs load or store")
         axes.set_ylabel("GFLOP/s")
         legend(axes, 1 if narrow else 3)
@@ -56,7 +60,7 @@ def roofline(tuning: Tuning, roof: Roof) -> Chart | None:
 
 
 def search(tuning: Tuning) -> Chart:
-    """The time of each trial and the best so far, over the trials."""
+    """Chart of the time of each trial, and of the best so far, over the trials."""
     best_us = min(trial.entry.time_us or math.inf for trial in tuning.fastest)
     tried = [(trial.number, trial.entry.time_us) for trial in tuning.trials if trial.entry.time_us]
     shown = [(number, us) for number, us in tried if us <= _FAR * best_us]
@@ -68,7 +72,7 @@ def search(tuning: Tuning) -> Chart:
     last = len(tuning.trials)
     low, high = best_us / 1.1, 1.15 * max([us for _, us in shown])
 
-    def draw(axes: Any, narrow: bool) -> None:
+    def draw(axes: Any, palette: Palette, narrow: bool) -> None:
         axes.set(yscale="log", xlim=(0.8, 1.15 * last) if last > 100 else (0, last + 1), ylim=(low, high))
         if last > 100:
             axes.set_xscale("log")
@@ -76,7 +80,7 @@ def search(tuning: Tuning) -> Chart:
         plain_ticks(axes.yaxis, low, high, (1, 1.5, 2, 3, 5, 7) if high < 20 * low else (1, 2, 5))
         dots(axes, shown, 0, "a trial")
         xs, ys = zip(*steps, (last, steps[-1][1]))
-        axes.step(xs, ys, where="post", color=INK, linewidth=1.8, label="best so far", zorder=3)
+        axes.step(xs, ys, where="post", color=palette.ink, linewidth=1.8, label="best so far", zorder=3)
         dots(axes, [(number, low * 1.02) for number in failed], 1, "failed")
         axes.set_xlabel("trial")
         axes.set_ylabel("us")

@@ -1,4 +1,4 @@
-"""Which parameters mattered, by Optuna's public importance evaluators. Optuna is slow to import: so is this, late."""
+"""Importance of parameters by Optuna's evaluators. Optuna is slow to import, so this module is imported late."""
 
 import contextlib
 import math
@@ -15,28 +15,28 @@ from ...codegen.config import Config
 from ...codegen.leaf import Value
 
 FEWEST = 20
-"""Variants of a family below which nothing is said."""
+"""Least number of a family's variants for which there are importances."""
 _MOST_FANOVA = 600
-"""Variants that fANOVA looks at, evenly taken: its forest is slow."""
+"""Most variants, evenly spaced, that fANOVA reads: its forest is slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """One parameter of a family."""
+    """Importance of one parameter of a family."""
 
     name: str
     meaning: str
     pedanova: float
     """Share of the parameters' importance for being among the fastest tenth, by PED-ANOVA."""
     fanova: float | None
-    """Share of the variance of log time that it explains alone, by fANOVA; None without scikit-learn."""
+    """Share of the variance of log time that the parameter explains alone, by fANOVA; None without scikit-learn."""
     best_us: tuple[tuple[Value, float], ...]
-    """Each value that was tried and the least microseconds with it, the best first."""
+    """Each value that was tried and its least microseconds, the fastest first."""
 
 
 def importances(times: Sequence[tuple[Config, float]]) -> tuple[Importance, ...]:
-    """Of the parameters that vary among these configs of one family and their microseconds, most important first;
-    nothing where there are too few."""
+    """Importances of the parameters that vary among configs of one family, the most important first; `times` has the
+    configs and their microseconds. Empty where there are fewer than FEWEST."""
     rows = [(dict(config.values), us) for config, us in times]
     names = [name for name in (rows[0][0] if rows else ()) if len({values[name] for values, _ in rows}) > 1]
     if len(rows) < FEWEST or not names:
@@ -45,17 +45,17 @@ def importances(times: Sequence[tuple[Config, float]]) -> tuple[Importance, ...]
     choices = {name: _sorted({values[name] for values, _ in rows}) for name in names}
     by_pedanova = _evaluated(PedAnovaImportanceEvaluator(), rows, choices)
     by_fanova: Mapping[str, float] = {}
-    with contextlib.suppress(ImportError):  # of scikit-learn, which is no dependency
+    with contextlib.suppress(ImportError):  # scikit-learn is no dependency
         by_fanova = _evaluated(FanovaImportanceEvaluator(seed=0), rows[:: -(-len(rows) // _MOST_FANOVA)], choices)
-    found = []
+    entries = []
     for name in names:
         best: dict[Value, float] = {}
         for values, us in rows:
             best[values[name]] = min(us, best.get(values[name], math.inf))
         ranked = tuple(sorted(best.items(), key=lambda each: each[1]))
         meaning = kind.leaf(name).meaning
-        found.append(Importance(name, meaning, by_pedanova.get(name, 0.0), by_fanova.get(name), ranked))
-    return tuple(sorted(found, key=lambda each: -each.pedanova))
+        entries.append(Importance(name, meaning, by_pedanova.get(name, 0.0), by_fanova.get(name), ranked))
+    return tuple(sorted(entries, key=lambda each: -each.pedanova))
 
 
 def _sorted(values: set[Value]) -> list[Value]:
@@ -67,7 +67,7 @@ def _evaluated(
     rows: Sequence[tuple[Mapping[str, Value], float]],
     choices: Mapping[str, list[Value]],
 ) -> dict[str, float]:
-    """The share of each parameter, which a study sees as the position of its value."""
+    """The share of each parameter; the evaluated study has the position of each value among the parameter's choices."""
     kinds: dict[str, BaseDistribution] = {}
     for name, values in choices.items():
         numbers = all(isinstance(value, int) for value in values)

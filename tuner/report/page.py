@@ -1,4 +1,4 @@
-"""The page: what is known, put into its template. One file without scripts, styles or pictures from elsewhere."""
+"""Page of a tuning or of benches, from a template: one file that loads nothing from elsewhere."""
 
 import shlex
 from collections import Counter
@@ -12,19 +12,19 @@ from markupsafe import Markup
 from ...codegen.config import Config
 from ...codegen.errors import TilewrightError
 from ...codegen.render import render
-from ...runtime.check.roofline import floor_us
+from ...runtime.check.roofline import floor_us, rates_of
 from ...runtime.device.known import KNOWN
+from ..bench.plot import check_matplotlib
 from ..bench.report import figure
 from ..bench.rows import TITLES, BenchResult
 from ..result import load_command
 from ..settings import EFFORTS
 from .benched import benched
-from .charts import Chart, check_charts
+from .charts import Chart
 from .drawn import roofline, search
 from .importance import importances
 from .tables import contenders_table, importance_table, trials_table, why
-from .tuning import Tuning, asked_of, shortened
-from .variant import roof_of
+from .tuning import Tuning, options_of, shortened
 
 
 @cache
@@ -40,23 +40,23 @@ def _environment() -> Environment:
 
 
 def _markup(chart: Chart) -> list[tuple[str, Markup]]:
-    """Charts are markup of our own: matplotlib escapes the text in them."""
+    """Width and SVG of a chart, as markup: matplotlib escapes the text in it."""
     return [(width, Markup(svg)) for width, svg in chart.svgs]
 
 
 def _breakable(text: str) -> Markup:
-    """A text that may go on in the next line after any comma."""
+    """A text that a browser may break after any comma."""
     return Markup(",<wbr>").join(text.split(","))
 
 
 def tuning_page(tuning: Tuning, again: str, counters: Sequence[tuple[str, str, str]] = (), missing: str = "") -> str:
     """The page of a tuning; `again` is the command that makes it. `counters` are names, values and units of Nsight
     Compute, `missing` says why there are none. Raises DeviceError without matplotlib."""
-    check_charts()
+    check_matplotlib("a report")
     problem, gpu = tuning.problem, tuning.gpu
     config, variant, us = tuning.winner
     vendor = TITLES["cublas" if gpu or not tuning.info else "numpy"]
-    roof = roof_of(problem, gpu) if gpu else None
+    rates = rates_of(gpu, problem.accuracy) if gpu else None
     own = [(t.config, t.entry.time_us) for t in tuning.fastest if t.config and type(t.config) is type(config)]
     important = importances([(each, time) for each, time in own if time]) if config else ()
     values: dict[str, Any] = {
@@ -66,8 +66,8 @@ def tuning_page(tuning: Tuning, again: str, counters: Sequence[tuple[str, str, s
         "family": config.title if config else "",
         "shown": _figures(tuning, us, vendor),
         "why": why(tuning, gpu, config) if gpu and config else None,
-        "roof": roof,
-        "roofline": roofline(tuning, roof) if roof else None,
+        "rates": rates,
+        "roofline": roofline(tuning, gpu, rates) if gpu and rates else None,
         "search": search(tuning) if tuning.fastest else None,
         "statuses": _statuses(tuning),
         "importance": importance_table(important, config) if config and important else None,
@@ -88,7 +88,7 @@ def tuning_page(tuning: Tuning, again: str, counters: Sequence[tuple[str, str, s
 
 def bench_page(results: Sequence[BenchResult], again: str) -> str:
     """The page of one or several benches. Raises DeviceError without matplotlib."""
-    check_charts()
+    check_matplotlib("a report")
     parts = [benched(result, f"bench{place}") for place, result in enumerate(results)]
     title = f"Products on {', '.join(dict.fromkeys(result.device.name for result in results))}"
     values = {"kind": "bench", "title": title, "parts": parts, "commands": [again]}
@@ -96,46 +96,46 @@ def bench_page(results: Sequence[BenchResult], again: str) -> str:
 
 
 def _figures(tuning: Tuning, us: float, vendor: str) -> list[tuple[str, str, str]]:
-    """Value, what it is, and more on it."""
+    """Value, caption and remark of each figure at the top of a page."""
     problem, record = tuning.problem, tuning.record
-    found = [(f"{figure(us)} us", "median time of one product", "")]
-    found.append((figure(problem.flops / us / 1e3), "GFLOP/s", ""))
+    figures = [(f"{figure(us)} us", "median time of one product", "")]
+    figures.append((figure(problem.flops / us / 1e3), "GFLOP/s", ""))
     least = floor_us(tuning.gpu, problem) if tuning.gpu else None
     if least:
         more = f"{figure(least)} us: arithmetic, memory traffic or a launch, whichever is longest"
-        found.append((f"{least / us:.1%}", "of the device's limit", more))
+        figures.append((f"{least / us:.1%}", "of the device's limit", more))
     if record and record.ratio_vendor:
         within = f"95% interval {'..'.join(map(figure, record.ratio_interval))}" if record.ratio_interval else ""
-        found.append((figure(record.ratio_vendor), f"x {vendor}", within))
+        figures.append((figure(record.ratio_vendor), f"x {vendor}", within))
     if record and record.accuracy:
-        found.append((f"{record.accuracy.worst:.2g}", "largest error over its proven bound", "at most 1 is right"))
+        figures.append((f"{record.accuracy.worst:.2g}", "largest error over its proven bound", "at most 1 is right"))
     if tuning.trials:
-        found.append((f"{len(tuning.trials):,}", "variants tried", ""))
-    return found
+        figures.append((f"{len(tuning.trials):,}", "variants tried", ""))
+    return figures
 
 
 def _statuses(tuning: Tuning) -> list[tuple[str, int, str]]:
-    """How the trials ended: status, how many, and the reason that is given most."""
-    found: dict[str, Counter[str]] = {}
+    """Status, number and most frequent reason of the trials that ended in it."""
+    reasons: dict[str, Counter[str]] = {}
     for trial in tuning.trials:
-        found.setdefault(trial.entry.status, Counter())[trial.entry.reason] += 1
-    rows = [(status, causes.total(), shortened(causes.most_common(1)[0][0])) for status, causes in found.items()]
+        reasons.setdefault(trial.entry.status, Counter())[trial.entry.reason] += 1
+    rows = [(status, causes.total(), shortened(causes.most_common(1)[0][0])) for status, causes in reasons.items()]
     return sorted(rows, key=lambda row: -row[1])
 
 
 def _commands(tuning: Tuning, config: Config | None) -> list[str]:
     problem, gpu = tuning.problem, tuning.gpu
-    asked = asked_of(problem)
+    options = options_of(problem)
     trials = len(tuning.trials) or EFFORTS["normal"].trials
     effort = "--effort full " if trials > EFFORTS["normal"].trials else ""
-    commands = [f"tilewright tune {asked} {effort}--trials {trials}"]
+    commands = [f"tilewright tune {options} {effort}--trials {trials}"]
     if config and gpu:
-        commands.append(f"tilewright emit {asked} --arch {gpu.arch.name} --config {shlex.quote(str(config))} -o out")
+        commands.append(f"tilewright emit {options} --arch {gpu.arch.name} --config {shlex.quote(str(config))} -o out")
     return [*commands, load_command(problem)]
 
 
 def _code(tuning: Tuning, config: Config) -> str:
-    """The kernel's text; empty for a config that this version refuses."""
+    """Text of the kernel; empty for a config that this version refuses."""
     target = tuning.info or max(KNOWN.values(), key=lambda info: info.arch.capability)
     try:
         return render(tuning.problem, config, target).code

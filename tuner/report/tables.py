@@ -1,51 +1,55 @@
-"""The tables of a page, cells as text."""
+"""Tables of a page, whose cells are text."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import escape
 
 from ...codegen.config import Config
+from ...runtime.check.roofline import Bound
 from ...runtime.device.protocol import DeviceInfo
 from ..bench.report import figure
 from ..measure.evaluate import TIE
 from .importance import Importance
 from .tuning import Trial, Tuning, shortened
-from .variant import Floor, Resources, compiled, floors, reasons, resources
+from .variant import Resources, compiled, floors, reasons, resources
 
 ROOM_BYTES = 1_200_000
-"""Of the table of trials, at most: a page stays below 2 MB."""
+"""Most bytes of the table of trials, so that a page stays below 2 MB."""
 BESIDE = 4
-"""Variants that are shown beside the winner."""
+"""Number of variants that are shown beside the winner."""
 _UNKNOWN = "-"
+"""Text of a cell without a value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A column: its heading, and what is read where the pointer rests on it."""
+    """Head of a column."""
 
     heading: str
     hint: str = ""
+    """Explanation that a browser shows where the pointer rests on the heading."""
     left: bool = False
-    """Words; else numbers, which end below each other."""
+    """Whether cells begin below each other, as words do; else they end below each other, as numbers do."""
     wraps: bool = False
-    """Many words, on several lines."""
+    """Whether cells may take several lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns and rows."""
+    """Heads of columns, and rows of cells."""
 
     heads: tuple[Head, ...]
     rows: tuple[tuple[str, ...], ...]
     left_out: int = 0
-    """Rows that there was no room for."""
+    """Number of rows that there was no room for."""
 
     def trimmed(self) -> "Table":
-        """Without columns that say nothing in any row."""
-        kept = [place for place in range(len(self.heads)) if any(row[place] for row in self.rows)]
-        rows = tuple(tuple(row[place] for place in kept) for row in self.rows)
-        return Table(tuple(self.heads[place] for place in kept), rows, self.left_out)
+        """The table without its empty columns."""
+        full = [any(cells) for cells in zip(*self.rows)]
+        rows = tuple(tuple(itertools.compress(row, full)) for row in self.rows)
+        return Table(tuple(itertools.compress(self.heads, full)), rows, self.left_out)
 
 
 _TIME = (
@@ -65,7 +69,7 @@ _ON_SM = (
 
 
 def trials_table(tuning: Tuning) -> Table:
-    """Every trial, the fastest first, then those that failed, as far as there is room."""
+    """Trials, the fastest first, then the failed ones, as many as there is room for."""
     problem, gpu, fastest = tuning.problem, tuning.gpu, tuning.fastest
     best_us = fastest[0].entry.time_us if fastest else None
     failed = [trial for trial in tuning.trials if not trial.entry.time_us]
@@ -96,44 +100,39 @@ def trials_table(tuning: Tuning) -> Table:
 
 
 def _fitting(rows: Iterable[Iterable[str]], room_bytes: int) -> list[tuple[str, ...]]:
-    """The first rows, as many as there is room for."""
-    found = []
+    """The first rows that together take at most `room_bytes`."""
+    fitting = []
     for row in map(tuple, rows):
         room_bytes -= _bytes(row)
         if room_bytes < 0:
             break
-        found.append(row)
-    return found
+        fitting.append(row)
+    return fitting
 
 
 def _bytes(row: Sequence[str]) -> int:
-    """Of a row as markup: each cell begins with a tag, and a line may break after a comma."""
+    """Bytes of a row as markup, in which each cell begins with a tag and each comma is followed by one."""
     return 24 + sum(4 + len(escape(cell).encode(errors="backslashreplace")) + 5 * cell.count(",") for cell in row)
 
 
 def _on_sm(taken: Resources) -> list[str]:
-    return [
-        f"{taken.ctas}",
-        f"{taken.waves:.2f}",
-        str(taken.concurrent),
-        f"{taken.occupancy:.0%}",
-        str(taken.registers),
-    ]
+    numbers = str(taken.ctas), f"{taken.waves:.2f}", str(taken.concurrent), f"{taken.occupancy:.0%}"
+    return [*numbers, str(taken.registers)]
 
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """What is known of a GPU's winner."""
+    """Reasons for the winner on a GPU."""
 
     beside: Table
     """Resources of the winner and of the next variants."""
-    floors: tuple[tuple[Floor, float], ...]
-    """Least times, and their share of the winner's."""
+    floors: tuple[tuple[Bound, float], ...]
+    """Least times, and their shares of the winner's time."""
     sentences: tuple[str, ...]
 
 
 def why(tuning: Tuning, gpu: DeviceInfo, config: Config) -> Why:
-    """The reasons for the winner. Compiles it and the next variants where there is a compiler for the GPU."""
+    """The reasons for the winner. It and the next variants are compiled where there is a compiler for the GPU."""
     problem, us = tuning.problem, tuning.winner[2]
     others = [t for t in tuning.fastest if t.config and t.config != config][:BESIDE]
     shown = [(config, us), *((t.config, t.entry.time_us) for t in others)]
@@ -146,9 +145,9 @@ def why(tuning: Tuning, gpu: DeviceInfo, config: Config) -> Why:
         binary = compiled(problem, each, gpu)
         taken = resources(problem, each, gpu, binary)
         taken_by.append(taken)
-        known = ("" if binary else "≤ ") + str(taken.registers)
+        registers = ("" if binary else "≤ ") + str(taken.registers)
         spills = _UNKNOWN if taken.spill_bytes is None else str(taken.spill_bytes)
-        numbers = (*_on_sm(taken)[:4], taken.limited_by, known, spills, str(taken.threads))
+        numbers = (*_on_sm(taken)[:4], taken.limited_by, registers, spills, str(taken.threads))
         rows.append((figure(time_us), str(each), *numbers, f"{taken.smem_bytes / 1024:.3g}"))
     least = floors(problem, config, gpu)
     sentences = reasons(taken_by[0], least, us, gpu)
@@ -163,7 +162,7 @@ def why(tuning: Tuning, gpu: DeviceInfo, config: Config) -> Why:
 
 
 def contenders_table(tuning: Tuning, vendor: str) -> Table:
-    """The duel."""
+    """Contenders of the duel."""
     heads = (
         *_TIME,
         _VARIANT,
@@ -183,9 +182,9 @@ def contenders_table(tuning: Tuning, vendor: str) -> Table:
     return Table(heads, tuple(rows)).trimmed()
 
 
-def importance_table(found: Sequence[Importance], winner: Config) -> Table:
+def importance_table(importances: Sequence[Importance], winner: Config) -> Table:
     """Parameters, the most important first."""
-    forest = any(each.fanova is not None for each in found)
+    forest = any(each.fanova is not None for each in importances)
     heads = (
         Head("parameter", left=True),
         Head("PED-ANOVA", "importance for being among the fastest tenth; the shares add up to 100%"),
@@ -195,7 +194,7 @@ def importance_table(found: Sequence[Importance], winner: Config) -> Table:
         Head("what it is", left=True, wraps=True),
     )
     rows = []
-    for each in found:
+    for each in importances:
         values = ", ".join(f"{value}: {figure(us)}" for value, us in each.best_us)
         shares = [each.pedanova, *([each.fanova or 0.0] if forest else [])]
         won = str(dict(winner.values)[each.name])
