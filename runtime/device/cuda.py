@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from ...codegen.arch import ARCHES, Arch
 from ...codegen.config import MAX_STATIC_SMEM_BYTES
 from ...codegen.errors import CompileError, DeviceError, DeviceFaultError, LaunchError, check
-from ...codegen.problem import DType, Problem
+from ...codegen.problem import DType
 from ...codegen.source import KernelSource, LaunchConfig, TensorBox
 from ..locks import CachedProperty
 from . import nvml
 from .cache import compile_cached
-from .cublas import Cublas, cublas_product
+from .cublas import Cublas
 from .driver import (
     driver_launch,
     driver_launches,
@@ -38,7 +38,7 @@ from .driver import (
     stream_identity,
 )
 from .elf import kernel_resources
-from .protocol import Binary, DeviceInfo, Launch, Launcher, Multiplied
+from .protocol import Binary, Buffer, Device, DeviceInfo, Launcher
 from .stopwatch import HOLD, HOLD_NAME, Stopwatch
 
 # Errors after which the context still works; any other is sticky. The numbers are CUresult's and cudaError's.
@@ -214,17 +214,17 @@ class _Stream:
         return 0, self.handle
 
 
-class CudaDevice:
+class CudaDevice(Device):
     """One NVIDIA GPU. Creates its CUDA context at the first use of memory or a kernel."""
 
-    xp = cupy
+    xp: Any = cupy
+    current = staticmethod(cupy.cuda.runtime.getDevice)
+    capturing = staticmethod(cupy.cuda.runtime.streamIsCapturing)
 
     def __init__(self, info: DeviceInfo) -> None:
         self.info = info
         self.compiler = NvrtcCompiler(info.arch.name)
         self._device = cupy.cuda.Device(int(info.selector.partition(":")[2]))
-        self.current: Callable[[], int] = cupy.cuda.runtime.getDevice
-        self.capturing: Callable[[int], bool] = cupy.cuda.runtime.streamIsCapturing
 
     def entered(self) -> AbstractContextManager[Any]:
         entered: AbstractContextManager[Any] = self._device
@@ -264,7 +264,7 @@ class CudaDevice:
     def end_of_graph(self, stream: int) -> Callable[[], bool]:
         return end_of_graph(stream)
 
-    def zero(self, buffer: CudaBuffer | GraphBuffer, nbytes: int, stream: int) -> None:
+    def zero(self, buffer: Buffer, nbytes: int, stream: int) -> None:
         with self._device, _translated("clearing"):
             cupy.cuda.runtime.memsetAsync(buffer.pointer, 0, nbytes, stream)
 
@@ -331,15 +331,6 @@ class CudaDevice:
                 graph.launch(cupy.cuda.get_current_stream())
 
         return replay
-
-    def vendor(self, problem: Problem, multiplied: Multiplied = Multiplied.OWN) -> Launch:
-        """cuBLAS, TF32 off where it is not asked for, with a workspace allocated once."""
-        return cublas_product(self, self._handle, problem, multiplied)
-
-    @CachedProperty
-    def _handle(self) -> Cublas:
-        """For all of these products: a handle stays, with memory of its own."""
-        return self.blas()
 
     def blas(self) -> Cublas:
         with self._device, _translated("starting cuBLAS"), _cublas_present():

@@ -4,7 +4,7 @@ import dataclasses
 import enum
 import re
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from ...codegen.problem import DType, Problem
 from ...codegen.source import KernelSource, LaunchConfig, TensorBox
 from ...codegen.target import Target
+from ..locks import CachedProperty
 
 if TYPE_CHECKING:  # NumPy takes long to import, and what devices there are needs none of it
     from numpy.typing import NDArray
@@ -170,28 +171,28 @@ Launch = Callable[[Operand, Operand, Operand, float, float], None]
 
 
 class Device(Protocol):
-    """A machine that runs kernels. `cuda` and `host` implement it; one conformance test class holds for both."""
+    """A machine that runs kernels. `cuda` and `host` extend it; one conformance test class holds for both.
+
+    What is defined here suits a device without streams and graphs, on which work is done when a call returns.
+    """
 
     xp: Any
     """The array library of its memory: the module numpy or cupy."""
-
-    @property
-    def info(self) -> DeviceInfo:
-        """Its facts."""
-
-    @property
-    def compiler(self) -> Compiler:
-        """What compiles for it."""
+    info: DeviceInfo
+    """Facts about the device."""
+    compiler: Compiler
+    """Compiler of its kernels."""
 
     def entered(self) -> AbstractContextManager[Any]:
-        """Makes it the array library's current device, so that memory, stream and launch are its own."""
+        """Make this the array library's current device, so that memory, stream and launch are its own."""
+        return nullcontext()
 
     def load(self, binary: Binary, name: str) -> Function:
-        """The function `name` of a binary. Raises LaunchError if it cannot be loaded."""
+        """Load the function `name` of a binary. Raises LaunchError if it cannot be loaded."""
 
-    @property
-    def current(self) -> Callable[[], int]:
-        """Gives the number of the array library's current device in this thread."""
+    def current(self) -> int:
+        """Number of the array library's current device in this thread."""
+        return 0
 
     def allocate(self, nbytes: int, stream: int | None = None) -> Buffer:
         """Memory aligned to 16 bytes at least, contents undefined, for use on a stream, by default the current one.
@@ -203,70 +204,99 @@ class Device(Protocol):
         """Memory for a graph that is being captured, past the pool of the array library: no other work uses it until
         the buffer is dropped. Its bytes are 0 where `zeroed`, else undefined. Raises LaunchError if there is too
         little."""
+        buffer = self.allocate(nbytes)
+        if zeroed:
+            self.zero(buffer, nbytes, 0)
+        return buffer
 
     def end_of_graph(self, stream: int) -> Callable[[], bool]:
         """Return a test for whether the graph that a stream is captured into has ended, with its clones and instances.
 
         Raises LaunchError.
         """
+        return lambda: False
 
-    def zero(self, buffer: Any, nbytes: int, stream: int) -> None:
+    def zero(self, buffer: Buffer, nbytes: int, stream: int) -> None:
         """Clear the first bytes of a buffer, on a stream."""
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        """Copy bytes from an address of the device's to another, on a stream."""
+        """Copy bytes between two addresses of the device, on a stream."""
 
     def to_numpy(self, array: Any) -> "NDArray[Any]":
-        """A copy of an array of `xp` in the processor's memory, once all before it on the stream is done."""
+        """Copy an array of `xp` to the processor's memory, once all before it on the stream is done."""
 
     def tensor_map(self, pointer: int, rows: int, cols: int, ld: int, dtype: DType, box: TensorBox) -> bytes:
-        """128 bytes that tell TMA copies where a stored matrix is and what they bring of it at a time, as an argument.
+        """Encode the tensor map of a stored matrix: 128 bytes, passed as an argument, that tell TMA copies where the
+        matrix is and which box of it one copy brings.
 
-        Its pointer and rows lie at multiples of 16 bytes. Raises LaunchError.
+        `pointer` and the rows lie at multiples of 16 bytes. Raises LaunchError.
         """
 
     def stream(self) -> int:
         """Handle of the caller's current stream; 0 where there are no streams."""
+        return 0
 
-    @property
-    def capturing(self) -> Callable[[int], bool]:
-        """Tells of a stream whether what is put on it now becomes part of a graph."""
+    def capturing(self, stream: int) -> bool:
+        """Whether work that is put on a stream now becomes part of a graph."""
+        return False
 
     def on_stream(self, stream: int) -> AbstractContextManager[Any]:
-        """A context in which a stream of this device is the current one."""
+        """Return a context in which a stream of this device is the current one."""
+        return nullcontext()
 
     def identity(self, stream: int, capturing: bool) -> tuple[int, int]:
         """A number for the graph that a stream is captured into, 0 where it is not, and one for the stream. The pair is
         never used again, as a handle may be. Raises LaunchError."""
+        return 0, 0
 
     def synchronize(self) -> None:
         """Wait for the current stream. Raises LaunchError for an error that a kernel left."""
+        return
 
     def elapsed_us(self, run: Callable[[], None]) -> float:
         """Microseconds between two events around what `run` launches."""
 
     def capture(self, run: Callable[[], None], first: Callable[[], None] | None = None) -> Callable[[], None]:
-        """What `run` launches as one graph where the device has graphs, else `run` itself.
+        """Return what `run` launches as one graph where the device has graphs, else `run` itself.
 
-        `first`, else `run`, is called before: what a first call allocates or starts must not be in the graph.
+        `first`, else `run`, is called before: memory that a first call allocates must not be part of the graph.
         """
-
-    def vendor(self, problem: Problem, multiplied: Multiplied = Multiplied.OWN) -> Launch:
-        """The vendor's library for a problem, for one thread at a time. Of other operands than the problem's `dtype`,
-        leading dimensions count elements of theirs.
-
-        Raises DeviceError where it is missing.
-        """
-
-    def blas(self) -> Blas:
-        """A handle of that library. Raises DeviceError where it is missing."""
+        return run
 
     @property
     def vendor_name(self) -> str:
-        """That library and its version. Raises DeviceError where it is missing."""
+        """Name and version of the vendor's library. Raises DeviceError where it is missing."""
+
+    def blas(self) -> Blas:
+        """Start a handle of the vendor's library. Raises DeviceError where it is missing."""
+
+    @CachedProperty
+    def shared_blas(self) -> Blas:
+        """Handle of all products that `vendor` makes: a handle stays, with memory of its own."""
+        return self.blas()
+
+    def vendor(self, problem: Problem, multiplied: Multiplied = Multiplied.OWN) -> Launch:
+        """Return a launch of the vendor's library for a problem, for one thread at a time, with a workspace that is
+        allocated once. Leading dimensions of operands that are not of the problem's `dtype` count elements of theirs.
+
+        Raises DeviceError where the library is missing, or cannot multiply in this way.
+        """
+        blas, launchers = self.shared_blas, dict[tuple[int, int, int], Launcher]()
+        workspace = self.allocate(blas.workspace_bytes)
+
+        def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+            lds = a.ld, b.ld, c.ld
+            if lds not in launchers:
+                launchers[lds] = blas.gemm(problem, *lds, multiplied)
+            with self.entered():
+                launchers[lds](self.stream(), a.pointer, b.pointer, c.pointer, alpha, beta, workspace.pointer)
+
+        return launch
 
     def clock_mhz(self) -> float | None:
-        """Clock of the SMs now, where it can be read."""
+        """Clock of the SMs now in MHz, None where it cannot be read."""
+        return None
 
     def held_back(self) -> bool:
-        """Whether the device holds its clocks down now for power or heat, where that can be read."""
+        """Whether the device lowers its clocks now for power or heat; False where that cannot be read."""
+        return False

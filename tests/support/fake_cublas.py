@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.device.cublas import Cublas, cublas_product
+from tilewright.runtime.device.cublas import Cublas
 from tilewright.runtime.device.host import HostDevice
-from tilewright.runtime.device.protocol import Multiplied
+from tilewright.runtime.device.protocol import Device, Multiplied
 from tilewright.runtime.product.vendor import Handover, OwnKernel
 
 _ELEMENTS = {0: np.float32, 2: np.float16, 14: np.uint16}  # by cudaDataType; the bits of bfloat16s
@@ -104,7 +104,7 @@ class VendorHost(HostDevice):
         return Cublas(self.library, 1)
 
     def vendor(self, problem: Problem, multiplied: Multiplied = Multiplied.OWN) -> Any:
-        return cublas_product(self, self.blas(), problem, multiplied)
+        return Device.vendor(self, problem, multiplied)
 
     def capturing(self, stream: int) -> bool:
         return self.captured
