@@ -27,11 +27,11 @@ from . import nvml
 from .cache import compile_cached
 from .cublas import Cublas
 from .driver import (
+    capture_of,
     driver_launch,
     driver_launches,
     encoded_map,
     end_of_graph,
-    graph_identity,
     load_now,
     pdl_works,
     relaxed_capture,
@@ -293,7 +293,7 @@ class CudaDevice(Device):
 
     def identity(self, stream: int, capturing: bool) -> tuple[int, int]:
         # The driver tells no number of a stream that is captured; its handle stays while it is.
-        return (graph_identity(stream), stream) if capturing else (0, stream_identity(stream))
+        return (capture_of(stream)[0], stream) if capturing else (0, stream_identity(stream))
 
     def synchronize(self) -> None:
         with self._device, _translated("running"):
