@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, Never, SupportsFloat
 
 from ...codegen.config import Config
@@ -16,13 +16,11 @@ from ...codegen.errors import (
     DeviceMismatchError,
     TilewrightError,
     check,
-    check_type,
 )
 from ...codegen.families import default_config
 from ...codegen.problem import Problem
 from ...codegen.render import render
 from ..check.verify import Verifier
-from ..device.detect import choose, open_device
 from ..device.protocol import Device, DeviceInfo, Launch
 from ..locks import Lock
 from ..store.found import Found, Ranking
@@ -169,7 +167,7 @@ class Gemm:
         if plan is not None and copy == "never":
             result = plan(a, b, out, alpha, beta)
         else:
-            result = first_call(a, b, out, alpha, beta, copy, plan, self._plan, cupy)
+            result = first_call(a, b, out, alpha, beta, copy, plan, self._plan)
         return result
 
     def _plan(self, kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> Plan:
@@ -192,21 +190,27 @@ class Gemm:
 
     def _kept_transposed(self, kind: Kind) -> Kept:
         """The kernel of the transposed problem, loaded at its first use."""
-        device = self._kept.kernel.device
         with self._lock.alone():
             if self._transposed is None:
-                if not self.device.arch.is_host:
-                    index = int(self.device.selector.partition(":")[2])
-                    text = f"{self.problem.transposed} is not ready, and nothing is compiled while a graph is captured"
-                    remedy = "call the kernel once with such an `out` before"
-                    with device.entered():
-                        check(not device.capturing(kind.stream(index)), f"{text}: {remedy}", CaptureError)
+                remedy = "call the kernel once with such an `out` before"
+                refuse_capture(self._kept.kernel.device, kind, self.problem.transposed, remedy)
                 self._transposed = self._load_transposed()
             return self._transposed._kept
 
 
+def refuse_capture(device: Device, kind: Kind, problem: Problem, remedy: str) -> None:
+    """Raise CaptureError where the current stream of a library of arrays is captured, as a kernel has to be compiled.
+    """
+    if device.info.arch.is_host:
+        return
+    with device.entered():
+        capturing = device.capturing(kind.stream(int(device.info.selector.partition(":")[2])))
+    text = f"{problem} is not ready, and nothing is compiled while a graph is captured"
+    check(not capturing, f"{text}: {remedy}", CaptureError)
+
+
 Sure = Callable[[Device, Problem, Store, Found], Found]
-"""What makes sure of a look-up that found no record of just this shape, by measuring."""
+"""Measures a shape without a record, and returns the fastest kernel."""
 
 
 def load_on(
@@ -240,16 +244,14 @@ def _current(device: Device, record: Record) -> bool:
 
 
 def _checked(device: Device, store: Store, found: Found) -> Found:
-    """A look-up whose record, if it has one, works with today's versions."""
-    if found.record is None or _current(device, found.record):
-        return found
-    return _rechecked(device, found, store)
+    """A look-up whose record, if it has one, works with today's versions.
 
-
-def _rechecked(device: Device, found: Found, store: Store) -> Found:
-    """The record if it still verifies, marked with today's versions; else the default config, with a warning."""
+    A record of other versions is verified again and marked with today's; where it fails, the default config takes its
+    place, with a warning.
+    """
     record = found.record
-    assert record is not None
+    if record is None or _current(device, record):
+        return found
     try:
         with device.entered():  # another GPU may be the current one
             kernel = prepare(device, record.problem, record.config)
@@ -258,32 +260,13 @@ def _rechecked(device: Device, found: Found, store: Store) -> Found:
         reason = str(error)
     if reason:
         text = f"the tuned kernel for {record.problem} no longer works here ({reason}); using the default"
-        warnings.warn(text, stacklevel=7)
+        warnings.warn(text, stacklevel=6)
         return Found(default_config(record.problem, device.info), "default")
     fresh = replace(record, versions=versions_of(device.info, device.compiler), digest=kernel.source.digest)
     try:
         if store.best(record.device, record.problem) == record:  # nobody tuned it meanwhile
             store.keep(fresh, replace=True)
     except TilewrightError as error:
-        warnings.warn(f"checked again, but not noted: {error}", stacklevel=7)
+        warnings.warn(f"checked again, but not noted: {error}", stacklevel=6)
         return found
     return replace(found, record=fresh)
-
-
-def device_of(selector: str) -> Device:
-    """The device that auto, cuda, cuda:N or host selects, opened once. Raises DeviceError, ArgumentTypeError."""
-    check_type("device", selector, str, "auto, cuda, cuda:N or host")
-    return _opened(selector)
-
-
-@cache
-def _opened(selector: str) -> Device:
-    choice = choose(selector)
-    if choice.notice:
-        warnings.warn(choice.notice, stacklevel=5)
-    return open_device(choice.info) if choice.info.selector == selector else _opened(choice.info.selector)
-
-
-def cupy() -> Any:
-    """CuPy, for arrays on a GPU."""
-    return device_of("cuda").xp

@@ -14,7 +14,6 @@ from ...codegen.emit import Layout, emit
 from ...codegen.emitted import Emitted
 from ...codegen.errors import (
     ArgumentTypeError,
-    CaptureError,
     DeviceError,
     DeviceMismatchError,
     NotInMemoryError,
@@ -25,6 +24,7 @@ from ...codegen.errors import (
 from ...codegen.families import parse
 from ...codegen.problem import DTypeLike, GradeLike, Problem, Shape, Sizes, Trans
 from .. import settings
+from ..device.detect import device_of
 from ..device.known import of_arch, typical
 from ..device.protocol import Device, DeviceInfo, DeviceName, Operand
 from ..locks import Lock
@@ -32,7 +32,7 @@ from ..store.found import Found, Ranking
 from ..store.store import Store
 from .arguments import asked, by_columns, called, check_graphs, lds_of, number, refuse, turned
 from .arrays import KINDS, A, Copy, Kind, View, kind_of
-from .gemm import Gemm, Sure, cupy, device_of, load_on
+from .gemm import Gemm, Sure, load_on, refuse_capture
 from .kernel import Kernel
 from .plan import Kept, Plan, Plans, first_call
 from .vendor import Faster, Handover, Operands, OwnKernel, VendorProduct, started
@@ -244,7 +244,7 @@ class Library:
                     self._plans.keep((device, accuracy, vendor, key), kept, plan)
             return plan
 
-        return first_call(a, b, out, alpha, beta, copy, plan, planned, cupy, transposes=True)
+        return first_call(a, b, out, alpha, beta, copy, plan, planned, transposes=True)
 
     @called("tilewright.prepare")
     def prepare(
@@ -422,11 +422,9 @@ class Library:
         check(chosen in settings.FIRST_USES, f"first_use must be {known}, got {chosen!r}")
         check_type("seconds", seconds, (int, float), "a number")
         check(0 < seconds < 1e9, f"seconds must be positive and below 10^9, got {seconds}")
-
-        def measure(device: Device, problem: Problem, store: Store, found: Found) -> Found:
-            return self._measure(device, problem, store, found, seconds)
-
-        return measure if chosen == "measure" else None
+        if chosen != "measure":
+            return None
+        return lambda device, problem, store, found: self._measure(device, problem, store, found, seconds)
 
     def _beside(
         self, vendor: str, operands: Callable[[], Operands] | None = None
@@ -457,11 +455,8 @@ class Library:
         operands: Callable[[], Operands] | None,
     ) -> Kept:  # fmt: skip
         device = device_of(selector)
-        if kind is not None and not device.info.arch.is_host:
-            with device.entered():
-                capturing = device.capturing(kind.stream(int(device.info.selector.partition(":")[2])))
-            text = f"{problem} is not ready, and nothing is compiled while a graph is captured"
-            check(not capturing, f"{text}: call tilewright.prepare('{problem.shape}', ...) before", CaptureError)
+        if kind is not None:
+            refuse_capture(device, kind, problem, f"call tilewright.prepare('{problem.shape}', ...) before")
         measure = measure or self._first_use(None, _SECONDS)
         beside = self._beside(vendor, operands)
         kept = load_on(device, problem, Store(), self._ranking, measure, beside, self._loaded.add)._kept

@@ -219,13 +219,12 @@ Planned = Callable[[Kind, Hashable | None, View, View, View | None, Any], Plan]
 
 def first_call(
     a: Any, b: Any, out: Any, alpha: Any, beta: Any, copy: str, kept: Plan | None, planned: Planned,
-    gpu_library: Callable[[], Any], transposes: bool = False,
+    transposes: bool = False,
 ) -> Any:  # fmt: skip
     """A product whose plan is not `kept`, or that may be one of copies: the arrays are looked at, converted and copied
     where that is asked for.
 
-    `planned` makes the plan, `gpu_library` gives CuPy; `transposes` says whether transposed operands are used as
-    they lie, as `out` always is.
+    `planned` makes the plan. `transposes` says whether transposed operands are used as they lie, as `out` always is.
     """
     known = copy in ("never", "if-needed")
     check(known, f"copy must be 'never' or 'if-needed', got {copy!r}", ArgumentTypeError)
@@ -238,7 +237,7 @@ def first_call(
     alpha, beta = number("alpha", alpha), number("beta", beta)
     check(beta == 0 or out is not None, f"beta is {beta!r}, so out must be given: it is C", ShapeError)
     given = {name: array for name, array in (("a", a), ("b", b), ("out", out)) if array is not None or name != "out"}
-    arrays = {name: adopted(name, array, gpu_library) for name, array in given.items()}
+    arrays = {name: adopted(name, array) for name, array in given.items()}
     views, kinds = dict[str, View](), dict[str, Kind]()
     for name, array in arrays.items():
         kind = kind_of(array)

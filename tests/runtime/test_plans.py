@@ -17,12 +17,12 @@ import tilewright
 from numpy.typing import NDArray
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.errors import ArgumentTypeError, LayoutError, ShapeError, TilewrightError
+from tilewright.runtime.device.detect import device_of
 from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.product import arrays as arrays_module
 from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.product import plan as plan_module
 from tilewright.runtime.product import torch_pool
-from tilewright.runtime.product.gemm import device_of
 from tilewright.runtime.product.kernel import Kernel
 from tilewright.runtime.product.plan import Plan
 from tilewright.runtime.product.scratch import Scratch
@@ -405,7 +405,7 @@ class TestTorchPool:
         assert scratch.nbytes == (32 if private else 64 + 128 + 32)
         device.graph = 6
         assert scratch.at(3, True)[-1] != first[-1]  # counters are a graph's own
-        assert list(torch_pool._pools) == [("cuda:0", 6)]
+        assert torch_pool._pools == {"cuda:0": (6, private)}
 
 
 class TestCopies:

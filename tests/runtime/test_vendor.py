@@ -19,7 +19,6 @@ from tilewright.runtime.check.verify import Verifier
 from tilewright.runtime.device.cublas import Cublas
 from tilewright.runtime.device.detect import choose, open_device
 from tilewright.runtime.device.host import NumpyBlas
-from tilewright.runtime.product import gemm as gemm_module
 from tilewright.runtime.product import kernel as kernel_module
 from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.product.matmul import Library
@@ -47,8 +46,7 @@ def library() -> Library:
 def device(monkeypatch: pytest.MonkeyPatch) -> VendorHost:
     """What every selector opens."""
     found = VendorHost()
-    for module in (gemm_module, matmul_module):
-        monkeypatch.setattr(module, "device_of", lambda selector: found)
+    monkeypatch.setattr(matmul_module, "device_of", lambda selector: found)
     return found
 
 

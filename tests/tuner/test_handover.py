@@ -18,7 +18,6 @@ from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.check.timing import Timer
 from tilewright.runtime.device.host import HostDevice
-from tilewright.runtime.product import gemm as gemm_module
 from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.product.arguments import operand_of
 from tilewright.runtime.product.kernel import Kernel, prepare
@@ -229,8 +228,7 @@ class TestMatmul:
     @pytest.mark.parametrize("turned", [False, True])
     def test_its_own_operands_where_they_lie(self, turned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         device, given = VendorHost(), list[Operands]()
-        for module in (gemm_module, matmul_module):
-            monkeypatch.setattr(module, "device_of", lambda selector: device)
+        monkeypatch.setattr(matmul_module, "device_of", lambda selector: device)
         for kind in {type(each) for each in matmul_module.KINDS.values()}:
             monkeypatch.setattr(kind, "stream", staticmethod(lambda index: 7), raising=False)
             view = kind.view
