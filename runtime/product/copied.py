@@ -25,7 +25,7 @@ Named = tuple[str, int]
 
 
 class Packing:
-    """The launch that copies A, B or both before the kernel reads them."""
+    """Copies of A, B or both that are packed before the kernel reads them."""
 
     def __init__(self, problem: Problem, config: Config, function: Function) -> None:
         size, extents = problem.dtype.size_bytes, (problem.m, problem.n)
@@ -42,22 +42,22 @@ class Packing:
         self._launch = function.bound(launch, "QiQi" * sum(self._packs) + "iii")
 
     def shapes(self, *stored: tuple[int, int]) -> list[tuple[int, int]]:
-        """Rows and columns of what the kernel reads of A and B."""
-        return [(self._k, ld) if packs else given for given, ld, packs in zip(stored, self._lds, self._packs)]
+        """Rows and columns of A and B as the kernel reads them, from those of the stored matrices."""
+        return [(self._k, ld) if packs else shape for shape, ld, packs in zip(stored, self._lds, self._packs)]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of what `addresses` gives."""
+        """Names of the addresses."""
         return tuple(name for name, packs in zip(("copy_a", "copy_b"), self._packs) if packs)
 
     def addresses(self, memory: int) -> tuple[int, ...]:
-        """Where the copies lie."""
+        """Addresses of the copies in their memory."""
         first = memory + -memory % PACKED_BYTES
         starts = first, first + (self._bytes[0] if self._packs[0] else 0)
         return tuple(start for start, packs in zip(starts, self._packs) if packs)
 
     def step(self, *operands: Named) -> tuple[Step, list[Named]]:
-        """The launch that copies A, B or both, and what the kernel reads then."""
+        """The launch that packs A, B or both, and the matrices that the kernel reads in their place."""
         values, read = list[Value](), list[Named]()
         for operand, name, ld, packs in zip(operands, ("copy_a", "copy_b"), self._lds, self._packs):
             read.append((name, ld) if packs else operand)
@@ -66,10 +66,10 @@ class Packing:
 
 
 class Splitting:
-    """The launch that splits A and B into terms before the kernel reads those."""
+    """Split terms of A and B, made before the kernel reads them."""
 
     names: tuple[str, ...] = ("terms",)
-    """Of what `addresses` gives."""
+    """Names of the addresses."""
 
     def __init__(self, problem: Problem, config: Config, function: Function) -> None:
         self.nbytes = term_bytes(config, problem)
@@ -79,7 +79,7 @@ class Splitting:
         self._launch = function.bound(launch, "QiQiQiiiIII")
 
     def addresses(self, memory: int) -> tuple[int, ...]:
-        """Where the terms lie."""
+        """Address of the terms in their memory."""
         return (memory,)
 
     def step(self, *operands: Named) -> Step:
@@ -89,13 +89,13 @@ class Splitting:
 
 
 class Padding:
-    """Copies of A, B and C in sizes that the tiles divide, zero past what was copied."""
+    """Copies of A, B and C in sizes that the tiles divide, filled with zeros."""
 
     def __init__(self, problem: Problem, config: Config, function: Function) -> None:
         sizes = (problem.m, problem.n, problem.k)
         m, n, k = (-(-size // each) * each for size, each in zip(sizes, config.multiples))
         self.problem = replace(problem, m=m, n=n, k=k)
-        """The product as the kernel sees it."""
+        """The kernel's problem, in these sizes."""
         self._given = problem.stored_a, problem.stored_b, (problem.m, problem.n)
         self._padded = self.problem.stored_a, self.problem.stored_b, (m, n)
         self._bytes = [-(-rows * cols * problem.dtype.size_bytes // 256) * 256 for rows, cols in self._padded]
@@ -103,7 +103,7 @@ class Padding:
         """Bytes of the copies."""
         a, b, c = ((name, max(1, shape[1])) for name, shape in zip(self.names, self._padded))
         self.copies = a, b, c
-        """What the kernel reads and writes."""
+        """Matrices that the kernel reads and writes."""
 
         def launch(rows: int, matrices: int) -> Launcher:
             ctas = matrices * min(MOST_PAD_CTAS, max(1, -(-rows // (PAD_THREADS // 32))))
@@ -113,19 +113,19 @@ class Padding:
         self._in, self._add, self._out = launch(max(rows_a, rows_b), 2), launch(rows_c, 1), launch(problem.m, 1)
 
     names: tuple[str, ...] = "copy_a", "copy_b", "copy_c"
-    """Of what `addresses` gives."""
+    """Names of the addresses."""
 
     def addresses(self, memory: int) -> tuple[int, ...]:
-        """Where the copies lie."""
+        """Addresses of the copies in their memory."""
         return memory, memory + self._bytes[0], memory + self._bytes[0] + self._bytes[1]
 
     def before(self, given: tuple[Named, Named, Named], reads: bool, adds: bool) -> list[Step]:
-        """The launches that copy A and B where they are read, and C where it counts."""
+        """The launches that copy A and B if the kernel `reads` them, and C if it `adds` to it."""
         of_matrices = zip(given, self._given, self.copies, self._padded)
         a, b, c = (list[Value]((*matrix, *shape, *copy, *padded)) for matrix, shape, copy, padded in of_matrices)
         steps: list[Step] = [(self._in, [*a, *b])] if reads else []
         return [*steps, (self._add, [*c, *_NO_MATRIX])] if adds else steps
 
     def after(self, copy: Named, matrix: Named) -> Step:
-        """The launch that copies what was asked for out of the padded C."""
+        """The launch that copies the caller's C out of the padded one."""
         return self._out, [*copy, *self._given[2], *matrix, *self._given[2], *_NO_MATRIX]

@@ -27,7 +27,7 @@ from ..store.found import Found, Ranking
 from ..store.record import Record
 from ..store.store import Store
 from ..store.versions import versions_of
-from .arguments import by_columns, called, check_graphs, lds_of, refuse, turned
+from .arguments import called, check_graphs, laid_out, refuse
 from .arrays import KINDS, A, Copy, Kind, View, kind_of
 from .kernel import Kernel, prepare
 from .plan import Kept, Plan, Plans, first_call
@@ -174,14 +174,10 @@ class Gemm:
         plan = self._plan_of(key)
         if plan is not None:  # of copies, or of arrays of another kind
             return plan
-        problem, kept, swapped = self.problem, self._kept, by_columns(self.problem, out)
-        if swapped and out is not None:
-            problem, a, b, out = problem.transposed, b, a, turned(out)
-        lds = lds_of(problem, a, b, out, swapped)
+        _, _, lds, swapped = laid_out(self.problem, a, b, out)
         if a.place not in ("host", self.device.selector):
             raise DeviceMismatchError(f"a, b and out are on {a.place}, the kernel on {self.device.selector}")
-        if swapped:
-            kept = self._kept_transposed(kind)
+        kept = self._kept_transposed(kind) if swapped else self._kept
         plan = Plan(kept, kind, a.place, lds, swapped=swapped)
         if key is not None:
             with self._lock.alone():
@@ -199,8 +195,7 @@ class Gemm:
 
 
 def refuse_capture(device: Device, kind: Kind, problem: Problem, remedy: str) -> None:
-    """Raise CaptureError where the current stream of a library of arrays is captured, as a kernel has to be compiled.
-    """
+    """Raise CaptureError, as a kernel has to be compiled, where the current stream of an array library is captured."""
     if device.info.arch.is_host:
         return
     with device.entered():

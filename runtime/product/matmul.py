@@ -30,7 +30,7 @@ from ..device.protocol import Device, DeviceInfo, DeviceName, Operand
 from ..locks import Lock
 from ..store.found import Found, Ranking
 from ..store.store import Store
-from .arguments import asked, by_columns, called, check_graphs, lds_of, number, refuse, turned
+from .arguments import called, check_graphs, laid_out, number, problem_of, refuse, turned
 from .arrays import KINDS, A, Copy, Kind, View, kind_of
 from .gemm import Gemm, Sure, load_on, refuse_capture
 from .kernel import Kernel
@@ -38,39 +38,39 @@ from .plan import Kept, Plan, Plans, first_call
 from .vendor import Faster, Handover, Operands, OwnKernel, VendorProduct, started
 
 _SECONDS = 2.0
-"""Spent on measuring a shape at its first use."""
+"""Seconds spent on measuring a shape at its first use."""
 _MAX_KERNELS = 256
-"""Kernels that `matmul` keeps ready; each holds a library or module open, so past this the least used goes."""
+"""Most kernels that `matmul` keeps ready, as each holds a library or module open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the library holds on the devices."""
+    """Memory that the library holds on the devices."""
 
     kernels: int
-    """Kernels that are loaded, those of `load` that are in use among them."""
+    """Number of loaded kernels, including those of `load` that are in use."""
     bytes: int
-    """Their machine code and the memory that their launches work in."""
+    """Bytes of machine code and of the memory that launches work in."""
 
 
 Measure = Callable[[Device, Problem, Store, Found, float], Found]
-"""What measures a shape that was not tuned, for so many seconds."""
-
+"""Measures a shape that was not tuned, for a number of seconds."""
 
 Differentiable = Callable[[Any, Any, Any, Any, Any], Any]
 """Multiplies tensors that autograd, a transform or a trace must see: a, b, alpha, accuracy and vendor."""
 
 
 class Library:
-    """`load` and `matmul`, with what decides for shapes that were not tuned. Keeps the kernels of `matmul` ready."""
+    """`load` and `matmul`, and the functions that choose kernels for shapes that were not tuned. Keeps the kernels of
+    `matmul` ready."""
 
     def __init__(self, ranking: Ranking, measure: Measure, differentiable: Differentiable, faster: Faster) -> None:
         """`differentiable` multiplies tensors that torch's autograd tracks."""
         self._ranking, self._measure, self._differentiable, self._faster = ranking, measure, differentiable, faster
         self._kernels: dict[tuple[Problem, tuple[str, str]], Kept] = {}
-        """Kept kernels by problem, and by the selector of their device and `auto` or `never`."""
+        """Kernels by problem, and by the selector of their device and `auto` or `never`."""
         self._in_graphs: list[Kept] = []
-        """Those that graphs hold, and that others have taken the place of."""
+        """Kernels that graphs hold, and that measured ones have replaced."""
         self._plans = Plans()
         self._loaded: weakref.WeakSet[Kernel | VendorProduct] = weakref.WeakSet()
         self._lock = Lock()
@@ -144,7 +144,7 @@ class Library:
         return load_on(opened, problem, records, self._ranking, measure, beside, self._note)
 
     def _note(self, product: Kernel | VendorProduct) -> None:
-        """Count a product among those that are loaded."""
+        """Add a product to the loaded ones."""
         with self._lock.alone():
             self._loaded.add(product)
 
@@ -205,9 +205,9 @@ class Library:
         self, a: Any, b: Any, out: Any, alpha: SupportsFloat, beta: SupportsFloat, accuracy: str,
         device: str | None, copy: str, vendor: str | None = None, track: bool = False,
     ) -> Any:  # fmt: skip
-        """What `matmul` does; without `track` autograd does not see it."""
-        for name, given in (("device", device), ("accuracy", accuracy), ("vendor", vendor)):
-            check(isinstance(given, Hashable), f"{name} must be text, got {given!r}", ArgumentTypeError)
+        """The product of `matmul`; without `track` autograd does not record it."""
+        for name, value in (("device", device), ("accuracy", accuracy), ("vendor", vendor)):
+            check(isinstance(value, Hashable), f"{name} must be text, got {value!r}", ArgumentTypeError)
         kind = kind_of(a)
         key = None if kind is None else kind.key(a, b, out)
         if track and kind is not None and key is not None and kind.tracked(a, b, out):
@@ -216,16 +216,13 @@ class Library:
 
         def planned(kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> Plan:
             plan = None if key is None else self._plans.find((device, accuracy, vendor, key))
-            if plan is not None:  # of copies, or of arrays of another kind
+            if plan is not None:  # there is one for the copies, or for arrays of another kind
                 return plan
-            problem = asked(a, b, accuracy)
+            problem = problem_of(a, b, accuracy)
             trans = problem.trans_a, problem.trans_b
-            stored = [turned(view) if trans else view for view, trans in zip((a, b), trans)]
-            swapped = by_columns(problem, out)
-            if swapped and out is not None:
-                problem, out = problem.transposed, turned(out)
-                trans, stored = trans[::-1], stored[::-1]
-            lds = lds_of(problem, stored[0], stored[1], out, swapped)
+            stored_a, stored_b = (turned(view) if trans else view for view, trans in zip((a, b), trans))
+            problem, stored, lds, swapped = laid_out(problem, stored_a, stored_b, out)
+            trans = trans[::-1] if swapped else trans
             where = _selector(a.place, device), _vendor(vendor)
 
             def operands() -> Operands:
@@ -240,7 +237,7 @@ class Library:
             kept = self._kept(problem, where, kind, operands=None if a.place == "host" else operands)
             plan = Plan(kept, kind, a.place, lds, trans, swapped)
             with self._lock.alone():
-                if key is not None and self._kernels.get((problem, where)) is kept:  # not gone by now
+                if key is not None and self._kernels.get((problem, where)) is kept:  # not removed meanwhile
                     self._plans.keep((device, accuracy, vendor, key), kept, plan)
             return plan
 
@@ -383,10 +380,10 @@ class Library:
         self, a: Any, b: Any, out: Any, alpha: SupportsFloat, beta: SupportsFloat, accuracy: str,
         device: str | None, vendor: str | None,
     ) -> Any:  # fmt: skip
-        """A product that torch's autograd, transforms and traces know of."""
+        """A product that torch's autograd, transforms and traces record."""
         text = "autograd tracks a, b or out, or this is traced: leave out and beta away, or use torch.no_grad()"
         check(out is None and number("beta", beta) == 0, text, ArgumentTypeError)
-        if device is not None:  # which the op does not take
+        if device is not None:  # the op takes no device
             place = KINDS[type(a)].place(a)
             default = _selector(place, None)
             reason = "autograd tracks a or b, or this is traced"
@@ -396,10 +393,10 @@ class Library:
 
     @called("tilewright.memory")
     def memory(self) -> Memory:
-        """What the kernels of `matmul`, `prepare` and `load` hold on their devices."""
+        """Memory that the kernels of `matmul`, `prepare` and `load` hold on their devices."""
         with self._lock.alone():
             kernels = list(self._loaded)
-        return Memory(len(kernels), sum(held.nbytes for held in (*kernels, *started())))
+        return Memory(len(kernels), sum(each.nbytes for each in (*kernels, *started())))
 
     @called("tilewright.clear")
     def clear(self) -> None:
@@ -412,14 +409,12 @@ class Library:
             self._in_graphs.clear()
             self._plans = Plans()
             loaded = list(self._loaded)
-        for held in (*loaded, *started()):
-            held.release()
+        for each in (*loaded, *started()):
+            each.release()
 
-    def _first_use(self, asked: str | None, seconds: float) -> Sure | None:
-        """What measures a shape that was not tuned, None where that is not asked for."""
-        chosen = settings.first_use() if asked is None else asked
-        known = " or ".join(map(repr, settings.FIRST_USES))
-        check(chosen in settings.FIRST_USES, f"first_use must be {known}, got {chosen!r}")
+    def _first_use(self, first_use: str | None, seconds: float) -> Sure | None:
+        """The function that measures a shape that was not tuned, None for `predict`."""
+        chosen = _one_of("first_use", settings.FIRST_USES, settings.first_use() if first_use is None else first_use)
         check_type("seconds", seconds, (int, float), "a number")
         check(0 < seconds < 1e9, f"seconds must be positive and below 10^9, got {seconds}")
         if chosen != "measure":
@@ -429,26 +424,32 @@ class Library:
     def _beside(
         self, vendor: str, operands: Callable[[], Operands] | None = None
     ) -> Callable[[OwnKernel], Handover | None] | None:
-        """What tells whether the vendor's library serves, None where it must not."""
+        """The function that decides whether the vendor's library serves, None where it must not."""
         return (lambda own: self._faster(own, operands)) if vendor == "auto" else None
 
     def _kept(
         self, problem: Problem, where: tuple[str, str], kind: Kind | None, measure: Sure | None = None,
         operands: Callable[[], Operands] | None = None,
     ) -> Kept:  # fmt: skip
-        def enough(kept: Kept) -> bool:
-            return measure is None or kept.tuned or min(problem.m, problem.n, problem.k) == 0
+        """The kernel that is kept ready for a problem, loaded where there is none, or none that was measured as
+        `measure` demands."""
 
-        found = self._kernels.get((problem, where))
-        if found is None or not enough(found):
-            with self._lock.alone():
-                before = found = self._kernels.get((problem, where))
-                if found is None or not enough(found):
-                    found = self._kernels[problem, where] = self._new(problem, *where, kind, measure, operands)
-                    if before is not None:  # measured now
-                        self._plans.drop(before)
-                        self._in_graphs += [before] * before.captured
-        return found
+        def ready() -> Kept | None:
+            kept = self._kernels.get((problem, where))
+            enough = measure is None or min(problem.m, problem.n, problem.k) == 0
+            return kept if kept is not None and (enough or kept.tuned) else None
+
+        if (kept := ready()) is not None:
+            return kept
+        with self._lock.alone():
+            kept = ready()  # another thread may have loaded it meanwhile
+            if kept is None:
+                unmeasured = self._kernels.get((problem, where))
+                kept = self._kernels[problem, where] = self._new(problem, *where, kind, measure, operands)
+                if unmeasured is not None:
+                    self._plans.drop(unmeasured)
+                    self._in_graphs += [unmeasured] * unmeasured.captured
+            return kept
 
     def _new(
         self, problem: Problem, selector: str, vendor: str, kind: Kind | None, measure: Sure | None,
@@ -466,16 +467,19 @@ class Library:
         return kept
 
 
-def _vendor(asked: str | None) -> str:
+def _one_of(name: str, choices: Sequence[str], value: str) -> str:
+    """The value of an argument. Raises ConfigError unless it is one of the choices."""
+    check(value in choices, f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")
+    return value
+
+
+def _vendor(vendor: str | None) -> str:
     """Whether products may go to the vendor's library: `auto` or `never`. Raises ConfigError."""
-    chosen = settings.vendor() if asked is None else asked
-    known = " or ".join(map(repr, settings.VENDORS))
-    check(chosen in settings.VENDORS, f"vendor must be {known}, got {chosen!r}")
-    return chosen
+    return _one_of("vendor", settings.VENDORS, settings.vendor() if vendor is None else vendor)
 
 
 def _selector(place: str, device: str | None) -> str:
-    """That of the device which `prepare` would use too, whatever it was called: `host` or `cuda:N`."""
+    """Selector of the device for arrays in a memory, `host` or `cuda:N`, as `prepare` spells it."""
     if place == "host":
         return device_of("auto" if device is None else device).info.selector
     if device not in (None, "auto", place) and not (device == "cuda" and place == "cuda:0"):
@@ -487,8 +491,8 @@ def _one_shape(shape: Any, m: Any, n: Any, k: Any) -> Any:
     """The shape that `load` is called with, as one argument or three numbers. Raises ArgumentTypeError, ConfigError."""
 
     def words(sizes: dict[str, Any]) -> str:
-        said = ", ".join(f"{name}={value!r}" for name, value in sizes.items() if value is not None)
-        return f" beside {said}" * bool(said)
+        text = ", ".join(f"{name}={value!r}" for name, value in sizes.items() if value is not None)
+        return f" beside {text}" * bool(text)
 
     remedy = "pass one shape, such as '1024x768x512', or all of m, n and k"
     if isinstance(shape, str | Problem | Sequence) or (shape is not None and m is not None):
@@ -530,5 +534,5 @@ def _target(arch: Arch | None, device: str, records: Store) -> DeviceInfo:
         check(not info.arch.is_host, f"device is {device!r}, and there is no GPU to emit for: {remedy}", DeviceError)
         return info
     check(not arch.is_host, "arch must be a GPU's, got 'host': kernels for the processor are not emitted")
-    having = of_arch(arch, Counter(record.device for record in records.records()))
-    return having[0] if having else typical(arch)
+    recorded = of_arch(arch, Counter(record.device for record in records.records()))
+    return recorded[0] if recorded else typical(arch)

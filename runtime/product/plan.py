@@ -1,4 +1,4 @@
-"""What is left to do of a call once its shapes, strides and types were seen before: addresses, factors, a launch."""
+"""Plans of calls: the work that remains for arrays whose shapes, strides and types were checked before."""
 
 import itertools
 import math
@@ -8,38 +8,38 @@ from typing import Any
 from ...codegen.errors import ArgumentTypeError, DeviceMismatchError, LayoutError, ShapeError, check
 from ...codegen.problem import DType
 from ..device import launcher
-from .arguments import check_apart, check_written, leading, names_of, number, transposed, turned
+from .arguments import check_apart, check_start, check_written, leading, names_of, number, transposed, turned
 from .arrays import Kind, View, adopted, kind_of, returned
 from .kernel import Kernel, Laid
 from .vendor import LaidVendor, VendorProduct
 
 _MAX_PLANS = 64
-"""Plans kept for one kernel: layouts of arrays that it was called with."""
+"""Most plans kept for one kernel, each for one layout of its arrays."""
 
 _turn = itertools.count().__next__
 
 
 class Kept:
-    """A kernel that is kept ready, and how it was used."""
+    """A kernel that is kept ready, and its use."""
 
     __slots__ = ("captured", "kernel", "tuned", "used")
 
     def __init__(self, kernel: Kernel | VendorProduct, tuned: bool = False) -> None:
         self.kernel = kernel
         self.tuned = tuned
-        """Whether there is a record of just its shape."""
+        """Whether there is a record of exactly its shape."""
         self.captured = False
-        """Whether a graph holds it: it must then stay loaded."""
+        """Whether a graph holds the kernel, which must then stay loaded."""
         self.touch()
 
     def touch(self) -> None:
-        """Note that it is used now."""
+        """Note that the kernel is used now."""
         self.used = _turn()
-        """Of all that are kept, the least was used longest ago."""
+        """Turn of the last use: the kernel with the lowest one is the least recently used."""
 
 
 class Plan:
-    """One kernel for arrays of one kind, with one layout."""
+    """Calls of one kernel with arrays of one kind and one layout."""
 
     __slots__ = (
         "_device", "_index", "_kept", "_kind", "_lds", "_least", "_odd", "_pointer", "_run", "_size", "_span_a",
@@ -55,7 +55,7 @@ class Plan:
         """
         kernel = kept.kernel
         self.tracks = kind.tracked if kind.autograd else None
-        """Whether autograd would have to know of a product of three arrays; None where it never has."""
+        """Tells whether autograd has to record a product of three arrays; None for arrays without autograd."""
         self._kept, self._kind, self._device = kept, kind, kernel.device
         self._run, self._pointer, self._stream = kernel.laid(*lds), kind.pointer, kind.stream
         self._index = None if place == "host" else int(place.partition(":")[2])
@@ -64,31 +64,28 @@ class Plan:
         problem, self._size, self._lds = kernel.problem, kernel.problem.dtype.size_bytes, lds
         self._odd = self._size - 1
         self._least = 0.0 if problem.dtype is DType.DOUBLE else problem.dtype.smallest_subnormal
-        """A factor nearer to 0 than this one is rounded to this one and never to 0, with which C or A and B would not
-        count."""
+        """Least magnitude of a factor other than 0: a smaller one is rounded to it and not to 0, by which C or A and B
+        would be left out."""
         shapes = problem.stored_a, problem.stored_b, (problem.m, problem.n)
         self._span_a, self._span_b, self._span_c = (
             ((rows - 1) * ld + cols) * self._size if rows and cols else 0 for (rows, cols), ld in zip(shapes, lds)
         )
 
     def quick(self) -> "Plan":
-        """The same, with the usual call in C where that can be had and the arrays lie on a GPU."""
-        laid = self._run
-        if self._index is None or not isinstance(laid, Laid | LaidVendor):
-            return self
-        extension = launcher.module()
-        if extension is None:
+        """The plan with its usual call in C, where the extension is loaded and the arrays lie on a GPU."""
+        laid, extension = self._run, None if self._index is None else launcher.module()
+        if extension is None or not isinstance(laid, Laid | LaidVendor):
             return self
         device, program = self._device, laid.program.exchanged() if self._swapped else laid.program
         lock = program.lock
         turns = (lock.held, lock.acquire, lock.release) if program.shared else (None, None, None)
-        asked = device.current, self._index, self._stream, device.capturing, self._pointer
-        told = self._kept.touch, None if self.tracks is None else self._kind.wrote
+        place = device.current, self._index, self._stream, device.capturing, self._pointer
+        after = self._kept.touch, None if self.tracks is None else self._kind.wrote
         work = *turns, program.addresses, program.maps, program.constants, program.steps
         order = (1, 0, 2) if self._swapped else (0, 1, 2)
         spans = self._span_a, self._span_b, self._span_c
         bounds = [[each[i] for i in order] for each in (spans, laid.masks)]
-        made: Plan = extension.Call((self, self.tracks, *asked, *told, *work), *map(tuple, bounds))
+        made: Plan = extension.Call((self, self.tracks, *place, *after, *work), *map(tuple, bounds))
         return made
 
     def __call__(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
@@ -116,7 +113,7 @@ class Plan:
             return self._here(stream, device.capturing(stream), a, b, out, alpha, beta)
 
     def _here(self, stream: int, capturing: bool, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
-        """Where the arrays are."""
+        """The product of arrays in the kernel's memory."""
         pointer, c = self._pointer, self._made(a, beta) if out is None else out
         if self._swapped:
             a, b = b, a
@@ -141,7 +138,7 @@ class Plan:
         return c
 
     def _through_device(self, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
-        """Arrays in the processor's memory, a kernel on a GPU: copied in, launched, copied out."""
+        """The product of arrays in the processor's memory by a kernel on a GPU: copied in, launched, copied out."""
         result = self._made(a, beta) if out is None else out
         pointer, problem = self._kind.pointer, self._kept.kernel.problem
         if self._swapped:
@@ -151,21 +148,20 @@ class Plan:
         if out is not None:
             check_apart(problem, (pointer(a), pointer(b), pointer(out)), self._lds, names_of(self._swapped))
         xp = self._device.xp
-        seen_a, seen_b = (
+        host_a, host_b, host_c = (
             self._kind.numpy(array).T if turned else self._kind.numpy(array)
-            for array, turned in zip((a, b), self._turned)
+            for array, turned in zip((a, b, result), (*self._turned, self._swapped))
         )
-        inside = xp.asarray(seen_a, order="C"), xp.asarray(seen_b, order="C")
-        seen = self._kind.numpy(result).T if self._swapped else self._kind.numpy(result)
-        if not seen.size:
+        inside = xp.asarray(host_a, order="C"), xp.asarray(host_b, order="C")
+        if not host_c.size:
             return result
-        c = xp.asarray(seen, order="C") if beta != 0 else xp.empty(seen.shape, seen.dtype)
+        c = xp.asarray(host_c, order="C") if beta != 0 else xp.empty(host_c.shape, host_c.dtype)
         at_a, at_b, at_c = (int(array.data.ptr) for array in (*inside, c))
-        lda, ldb, ldc = (max(1, cols) for _, cols in (problem.stored_a, problem.stored_b, seen.shape))
+        lda, ldb, ldc = (max(1, cols) for _, cols in (problem.stored_a, problem.stored_b, host_c.shape))
         stream = self._device.stream()
         run = self._kept.kernel.laid(lda, ldb, ldc)
         run(stream, self._device.capturing(stream), at_a, at_b, at_c, alpha, beta)
-        seen[...] = self._device.to_numpy(c)
+        host_c[...] = self._device.to_numpy(c)
         self._kept.touch()
         if out is not None:
             self._kind.wrote(out)
@@ -185,13 +181,12 @@ class Plan:
 
     def _check_elements(self, *pointers: int) -> None:
         for name, pointer, span in zip(names_of(self._swapped), pointers, (self._span_a, self._span_b, self._span_c)):
-            if span and pointer % self._size:
-                text = f"{name} starts at address {pointer:#x}, which is not a multiple of {self._size}"
-                raise LayoutError(f"{text}; make it contiguous first, or pass copy='if-needed'")
+            if span:
+                check_start(name, pointer, self._size)
 
 
 class Plans:
-    """Plans by all that they depend on. Reading needs no lock."""
+    """Plans by everything that they depend on. Reading needs no lock."""
 
     def __init__(self) -> None:
         self._plans: dict[Hashable, Plan] = {}
@@ -199,45 +194,41 @@ class Plans:
         self.find = self._plans.get
 
     def keep(self, key: Hashable, kept: Kept, plan: Plan) -> None:
-        """Add one, under the caller's lock."""
-        keys = self._keys.setdefault(id(kept), [])
-        if len(keys) >= _MAX_PLANS:
+        """Add a plan, under the caller's lock."""
+        if len(self._keys.get(id(kept), ())) >= _MAX_PLANS:
             self.drop(kept)
-            keys = self._keys.setdefault(id(kept), [])
-        keys.append(key)
+        self._keys.setdefault(id(kept), []).append(key)
         self._plans[key] = plan.quick()
 
     def drop(self, kept: Kept) -> None:
-        """Forget those of a kernel, under the caller's lock."""
+        """Remove the plans of a kernel, under the caller's lock."""
         for key in self._keys.pop(id(kept), ()):
             self._plans.pop(key, None)
 
 
 Planned = Callable[[Kind, Hashable | None, View, View, View | None, Any], Plan]
-"""Makes the plan for three arrays, of which the first is given as well; the key is None where it cannot be kept."""
+"""Makes the plan for three arrays, from their kind, their key, their views and the first array itself. The key is None
+where the plan cannot be kept."""
 
 
 def first_call(
     a: Any, b: Any, out: Any, alpha: Any, beta: Any, copy: str, kept: Plan | None, planned: Planned,
     transposes: bool = False,
 ) -> Any:  # fmt: skip
-    """A product whose plan is not `kept`, or that may be one of copies: the arrays are looked at, converted and copied
-    where that is asked for.
+    """A product without a `kept` plan, or of copies: the arrays are checked, converted and, as `copy` says, copied.
 
     `planned` makes the plan. `transposes` says whether transposed operands are used as they lie, as `out` always is.
     """
-    known = copy in ("never", "if-needed")
-    check(known, f"copy must be 'never' or 'if-needed', got {copy!r}", ArgumentTypeError)
+    check(copy in ("never", "if-needed"), f"copy must be 'never' or 'if-needed', got {copy!r}", ArgumentTypeError)
     if kept is not None:
         try:
             return kept(a, b, out, alpha, beta)
-        except LayoutError:  # it is kept for their layout, and addresses are no part of that
+        except LayoutError:  # a plan holds for a layout, of which addresses are no part
             if copy == "never":
                 raise
     alpha, beta = number("alpha", alpha), number("beta", beta)
     check(beta == 0 or out is not None, f"beta is {beta!r}, so out must be given: it is C", ShapeError)
-    given = {name: array for name, array in (("a", a), ("b", b), ("out", out)) if array is not None or name != "out"}
-    arrays = {name: adopted(name, array) for name, array in given.items()}
+    arrays = {"a": adopted("a", a), "b": adopted("b", b)} | ({} if out is None else {"out": adopted("out", out)})
     views, kinds = dict[str, View](), dict[str, Kind]()
     for name, array in arrays.items():
         kind = kind_of(array)
@@ -245,15 +236,14 @@ def first_call(
         kinds[name], views[name] = kind, kind.view(name, array)
         if views[name].place != views["a"].place:
             raise DeviceMismatchError(f"a is on {views['a'].place}, {name} on {views[name].place}")
-        same = kinds[name] is kinds["a"]
         text = f"a is a {type(a).__name__} and {name} a {type(array).__name__}: convert one of them"
-        check(same, text, ArgumentTypeError)
+        check(kind is kinds["a"], text, ArgumentTypeError)
     whole = arrays.get("out")
     if copy == "if-needed":
         for name, view in views.items():
             if len(view.shape) == 2 and not _takes(name, view, transposes or name == "out"):
                 if name == "out":
-                    check_written(view)  # the result goes there in the end
+                    check_written(view)  # the result is copied there
                 arrays[name] = kinds[name].copied(arrays[name])
                 views[name] = kinds[name].view(name, arrays[name])
     kind, target = kinds["a"], arrays.get("out")
@@ -268,6 +258,7 @@ def first_call(
 
 
 def _takes(name: str, view: View, transposes: bool) -> bool:
+    """Whether a kernel takes the layout of an operand, transposed or not."""
     try:
         leading(name, turned(view) if transposes and transposed(view) else view)
     except LayoutError:
