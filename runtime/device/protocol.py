@@ -1,4 +1,4 @@
-"""What a device is, and what makes kernels and memory for it."""
+"""Protocols of devices, their compilers, kernels and memory."""
 
 import dataclasses
 import enum
@@ -14,7 +14,7 @@ from ...codegen.source import KernelSource, LaunchConfig, TensorBox
 from ...codegen.target import Target
 from ..locks import CachedProperty
 
-if TYPE_CHECKING:  # NumPy takes long to import, and what devices there are needs none of it
+if TYPE_CHECKING:  # NumPy takes long to import, and a list of devices needs none of it
     from numpy.typing import NDArray
 
 DeviceName = Literal["auto", "host", "cuda"] | str
@@ -23,16 +23,16 @@ DeviceName = Literal["auto", "host", "cuda"] | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceInfo(Target):
-    """A target with a name: one device of this machine or of another. Another process can have it."""
+    """A target with a name: one device of this machine or of another. It can be sent to other processes."""
 
     name: str
-    """As its driver spells it, `NVIDIA H200`; the processor's begins with `host`."""
+    """Name from the driver, such as `NVIDIA H200`; the processor's begins with `host`."""
     selector: str
-    """What selects it: `cuda:0` or `host`."""
+    """Selector of the device: `cuda:0` or `host`."""
     driver: str
     """Version of the driver, or of the operating system for the processor."""
     uuid: str = ""
-    """Which GPU of its model it is, as CUDA_VISIBLE_DEVICES takes it; empty for the processor."""
+    """UUID of the GPU, as CUDA_VISIBLE_DEVICES takes it; empty for the processor."""
 
     @property
     def key(self) -> str:
@@ -42,18 +42,18 @@ class DeviceInfo(Target):
     @staticmethod
     @lru_cache(64)
     def key_of(name: str) -> str:
-        """The key of a device by its name; that of a key is the key itself."""
+        """The key of a device's name; a key is its own key."""
         return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
     def packed(self) -> dict[str, Any]:
-        """The facts as JSON; the arch by name, and no UUID where it is not known."""
+        """The facts in types of JSON, the arch by its name; without a UUID where it is unknown."""
         facts = {field.name: getattr(self, field.name) for field in dataclasses.fields(Target)}
         last = {"driver": self.driver} | ({"uuid": self.uuid} if self.uuid else {})
         return {"name": self.name, "selector": self.selector, **facts, "arch": self.arch.name} | last
 
     def peak_gflops(self, dtype: DType) -> float:
-        """Arithmetic peak by clock times lanes, tensor cores counted where they compute in double, in 10^9 operations
-        a second."""
+        """Peak of arithmetic by clock and lanes, on tensor cores where they compute in double, in 10^9 operations a
+        second."""
         double = max(self.arch.fma_per_cycle_double, self.arch.dmma_per_cycle)
         lanes = self.arch.fma_per_cycle_float if dtype is DType.FLOAT else double
         return 2 * lanes * self.sm_count * self.clock_mhz / 1e3
@@ -66,19 +66,19 @@ class Binary:
     image: bytes
     """Machine code: a cubin, or a shared library."""
     registers: int | None = None
-    """Registers of a thread, where the compiler tells."""
+    """Registers of a thread, None where they are unknown."""
     frame_bytes: int | None = None
-    """Bytes of local memory of a thread: spilled registers and arrays without one."""
+    """Bytes of local memory of a thread: spilled registers, and arrays without registers."""
     smem_bytes: int | None = None
-    """Static shared memory of a block."""
+    """Bytes of static shared memory of a block."""
     seconds: float = 0.0
-    """How long compiling took; 0 where the cache had it."""
+    """Seconds of compiling; 0 for a binary from the cache."""
     preparation: "Binary | None" = None
-    """Binary of the source's preparation; None where there is none, or where this binary holds it too."""
+    """Binary of the source's preparation; None without a preparation, or where this binary contains it."""
 
 
 class Compiler(Protocol):
-    """Turns text into machine code. Needs no device, can be sent to another process."""
+    """Compiles text to machine code. It needs no device, and can be sent to other processes."""
 
     @property
     def suffix(self) -> str:
@@ -86,7 +86,7 @@ class Compiler(Protocol):
 
     @property
     def identity(self) -> str:
-        """Compiler, version and flags: with the text, all that the binary depends on."""
+        """Compiler, version and flags. A binary depends on these and on the text alone."""
 
     def build(self, source: KernelSource, folder: str) -> Binary:
         """Compile into a file `kernel.<suffix>` in `folder`. Raises CompileError, DeviceError without a compiler."""
@@ -104,20 +104,18 @@ class Buffer(Protocol):
         """A contiguous array of the device's array library (`Device.xp`) over this memory, sharing it."""
 
 
-class Launcher(Protocol):
-    """A kernel on one grid. Safe between threads."""
-
-    def __call__(self, stream: int, *values: object) -> None:
-        """Put it on a stream with these arguments, addresses as integers. Raises LaunchError."""
+Launcher = Callable[..., None]
+"""A kernel on one grid, called with a stream and the kernel's arguments, addresses as integers. Safe between threads.
+Calling raises LaunchError."""
 
 
 class Multiplied(enum.StrEnum):
-    """How the vendor's library multiplies elements of A and B; C and all sums are of the problem's type."""
+    """Type in which the vendor's library multiplies elements of A and B; C and all sums have the problem's type."""
 
     OWN = "own"
-    """In that type."""
+    """The problem's type."""
     TF32 = "tf32"
-    """Floats, of which 11 bits count."""
+    """Floats that are rounded to 11 bits."""
     HALF = "half"
     """A and B are matrices of halves, C is float."""
     BFLOAT16 = "bfloat16"
@@ -125,49 +123,52 @@ class Multiplied(enum.StrEnum):
 
 
 class Blas(Protocol):
-    """A handle of the vendor's library. Not safe between threads: who calls holds a lock."""
+    """A handle of the vendor's library. Not safe between threads: the caller holds a lock."""
 
     @property
     def workspace_bytes(self) -> int:
-        """Memory that each product is given; where it is 0, products may run at once in several threads."""
+        """Bytes of a product's workspace; if it is 0, products may run at once in several threads."""
 
     @property
     def complete(self) -> bool:
-        """Whether it serves every product: also where m, n, k or alpha is 0, when A and B must not be read."""
+        """Whether it serves every product, also those with m, n, k or alpha of 0, which must not read A and B."""
 
     def gemm(self, problem: Problem, lda: int, ldb: int, ldc: int, multiplied: Multiplied = Multiplied.OWN) -> Launcher:
-        """The product of matrices with these leading dimensions, in IEEE arithmetic where `multiplied` is OWN: launched
-        with a stream, addresses of A, B and C, alpha, beta and, where it has one, the address of its workspace. m, n, k
-        and alpha are not 0 unless it is `complete`. Launching raises LaunchError."""
+        """Return the launcher of a product of matrices with these leading dimensions in elements, in IEEE arithmetic
+        where `multiplied` is OWN.
+
+        Its arguments are a stream, addresses of A, B and C, alpha, beta and the address of its workspace, if any. m, n,
+        k and alpha are not 0 unless the library is `complete`.
+        """
 
 
 class Function(Protocol):
-    """A kernel that is loaded."""
+    """A loaded kernel."""
 
     def bound(self, launch: LaunchConfig, codes: str) -> Launcher:
-        """The kernel on a grid; `codes` tell its arguments, as ParameterBlock has them. Raises LaunchError."""
+        """Return the launcher of the kernel on a grid; `codes` are those of ParameterBlock. Raises LaunchError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A two-dimensional array as a kernel sees it."""
+    """A two-dimensional array, as kernels take it."""
 
     pointer: int
     """Address of element (0, 0) on the device."""
     rows: int
-    """Rows as stored, after `trans` is taken out."""
+    """Rows of the stored array, which is not transposed."""
     cols: int
-    """Columns as stored."""
+    """Columns of the stored array."""
     ld: int
     """Leading dimension in elements."""
     trans: bool
-    """The array is the transpose of what is stored."""
+    """Whether the operand is the transpose of the stored array."""
     owner: object
-    """Keeps the memory alive."""
+    """Object that keeps the memory alive."""
 
 
 Launch = Callable[[Operand, Operand, Operand, float, float], None]
-"""What launches one product: (a, b, c, alpha, beta)."""
+"""Launches one product: (a, b, c, alpha, beta)."""
 
 
 class Device(Protocol):
