@@ -159,9 +159,9 @@ class HostDevice(Device):
 
     xp: Any = np
 
-    def __init__(self, sanitize: bool = False, alignment: int = 16) -> None:
+    def __init__(self, alignment: int = 16) -> None:
         """`alignment` is the one of buffers, in bytes. They end at a guard page, unless their size is no multiple."""
-        self.compiler = HostCompiler(sanitize)
+        self.compiler = HostCompiler()
         self._alignment = alignment
 
     @CachedProperty

@@ -20,14 +20,8 @@ from .protocol import Binary
 _HEADERS = Path(__file__).with_name("host")
 _FLAGS = (
     "-x", "c++", "-std=c++17", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC", "-fvisibility=hidden",
-    "-Wno-unknown-pragmas",
+    "-Wno-unknown-pragmas", "-O2",
 )  # fmt: skip
-_FAST = ("-O2",)
-_SANITIZED = ("-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-_GCC_SANITIZED = ("-fsanitize-sections=tilewright_shared",)
-"""GCC leaves variables in a named section unchecked otherwise; clang has no such flag and checks bounds only."""
-_FILLED = ("-ftrivial-auto-var-init=pattern",)
-"""Flag by which variables that were never set hold a large number, not a zero by chance. GCC has it from 12 on."""
 _NAMES = "c++", "g++", "clang++"
 _VERSION_TIMEOUT_S = 20.0
 """Seconds after which a compiler that was asked for its version counts as broken."""
@@ -47,9 +41,6 @@ _DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:(?:__align__|alignas)\s*\(\w+\)
 class HostCompiler:
     """A Compiler: the one that CXX names, else the first of c++, g++ and clang++ that the machine has."""
 
-    sanitize: bool = False
-    """Whether addresses and undefined behaviour are checked; the process must have the sanitizer's library preloaded.
-    """
     timeout_s: float = 60.0
     """Seconds after which compiling is ended."""
     suffix = "so"
@@ -57,13 +48,7 @@ class HostCompiler:
     @property
     def flags(self) -> tuple[str, ...]:
         """Arguments of the compiler, without the names of files."""
-        if not self.sanitize:
-            return _FLAGS + _FAST
-        compiler = cxx()
-        if "clang" in compiler_version(compiler):
-            return (*_FLAGS, *_SANITIZED, *_FILLED, "-shared-libasan")
-        filled = _FILLED if int(compiler_output(*compiler, "-dumpversion").partition(".")[0] or 0) >= 12 else ()
-        return _FLAGS + _SANITIZED + _GCC_SANITIZED + filled
+        return _FLAGS
 
     @property
     def identity(self) -> str:
