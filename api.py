@@ -10,7 +10,7 @@ from .codegen.problem import DType, Problem
 from .runtime.device import host as _host  # noqa: F401
 from .runtime.device.protocol import Device
 from .runtime.product.matmul import Library, Memory
-from .runtime.store.found import Found
+from .runtime.store.lookup import LookupResult
 from .runtime.store.store import Store
 from .runtime.store.versions import package_version
 from .tuner.choose.fallback import faster
@@ -32,7 +32,7 @@ def _differentiable(a: Any, b: Any, alpha: Any, accuracy: Any, vendor: Any) -> A
     return matmul(a, b, alpha=alpha, accuracy=accuracy, vendor=vendor)
 
 
-def _measured(device: Device, problem: Problem, store: Store, found: Found, seconds: float) -> Found:
+def _measured(device: Device, problem: Problem, store: Store, found: LookupResult, seconds: float) -> LookupResult:
     from .tuner.first_use import measured  # it imports the whole tuner, and most programs measure nothing
 
     return measured(device, problem, store, found, seconds)

@@ -66,7 +66,7 @@ def show_explained(console: Console, told: Explained) -> None:
     """Print the bound, the look-up, the shortlist and what cannot run, in at most 40 lines of 80 columns: as many
     entries of the shortlist as there is room for, ten at most."""
     problem, info, found = told.problem, told.device, told.found
-    head = [*_bound(told), f"look-up: {found.config}", f"  {found.told}: {told.why}", *_figures(told)]
+    head = [*_bound(told), f"look-up: {found.config}", f"  {found.summary}: {told.why}", *_figures(told)]
     if told.handover:
         head.append(f"  vendor: its library serves instead, unless vendor='never', by {told.handover.why}")
     elif found.origin != "exact":

@@ -10,8 +10,8 @@ from ..codegen.legality import rejections
 from ..codegen.problem import Problem
 from ..runtime.check.roofline import Bound, bounds_of
 from ..runtime.device.protocol import DeviceInfo
-from ..runtime.product.vendor import Handover
-from ..runtime.store.found import Found
+from ..runtime.product.vendor import VendorFallback
+from ..runtime.store.lookup import LookupResult
 from ..runtime.store.record import Record
 from ..runtime.store.store import Store
 from .choose.choice import Choice, Source
@@ -41,13 +41,13 @@ class Explained:
     device: DeviceInfo
     bounds: tuple[Bound, ...]
     """What the device cannot pass, the longest first; none for the processor."""
-    found: Found
+    found: LookupResult
     """What a look-up gives."""
     why: str
     """The reason of that, in one sentence."""
     expected_us: float | None
     """Microseconds that a ranker, or the model of the device, expects of it; None where nothing says so."""
-    handover: Handover | None
+    handover: VendorFallback | None
     """That the vendor's library serves in its place, where a record says that it is faster."""
     near: tuple[tuple[Record, float], ...]
     """The nearest records of the device with the same type and transposes, and how far their shapes are."""
@@ -100,7 +100,7 @@ def _serves(tuned: Problem, problem: Problem) -> bool:
 def _why(
     problem: Problem,
     info: DeviceInfo,
-    found: Found,
+    found: LookupResult,
     near: Sequence[tuple[Record, float]],
     sources: Mapping[Config, Source],
 ) -> str:

@@ -11,7 +11,7 @@ from ..codegen.errors import CaptureError, TilewrightError, TuningError, check
 from ..codegen.legality import serves
 from ..codegen.problem import Problem
 from ..runtime.device.protocol import Device
-from ..runtime.store.found import Found
+from ..runtime.store.lookup import LookupResult
 from ..runtime.store.record import FIRST_USE
 from ..runtime.store.store import Store
 from ..runtime.store.versions import versions_of
@@ -38,7 +38,7 @@ DUEL_SHARE, DUEL_TRIES = 0.06, 9
 """Share of the seconds that is kept for the duel, and variants whose median time is kept for it too."""
 
 
-def measured(device: Device, problem: Problem, store: Store, found: Found, seconds: float) -> Found:
+def measured(device: Device, problem: Problem, store: Store, found: LookupResult, seconds: float) -> LookupResult:
     """The fastest right kernel of some likely ones, among them what the look-up found; it is kept in the store.
 
     Takes some `seconds`, on memory of its own; the processor waits. Where another thread kept a record meanwhile, that
@@ -52,7 +52,7 @@ def measured(device: Device, problem: Problem, store: Store, found: Found, secon
     with MEASURING.alone():
         kept = store.best(info.key, problem)
         if kept is not None and serves(kept.config, problem, info):
-            return Found(kept.config, "exact", kept)
+            return LookupResult(kept.config, "exact", kept)
         evaluator = InProcess(info, problem, device, len(os.sched_getaffinity(0)), brief=True)
         likely = [choice.config for choice in shortlist(problem, info, tuple(store.records()), ENTRIES)]
         search = AskAhead(Unrecorded(Neighbourhood(Forecast(problem, info), (found.config, *likely), LEAST_TOLD)))
@@ -76,4 +76,4 @@ def measured(device: Device, problem: Problem, store: Store, found: Found, secon
             store.keep(record, replace=kept is not None)  # that one cannot serve, however fast
         except TilewrightError as error:
             warnings.warn(f"measured, but not kept: {error}", stacklevel=5)
-        return Found(record.config, "exact", record)
+        return LookupResult(record.config, "exact", record)

@@ -70,10 +70,9 @@ def compiled(command: tuple[str, ...], name: str, text: str, folder: str, timeou
     """Compile a text to the shared library `kernel.so` in `folder`. Raises CompileError, and DeviceError for a compiler
     that cannot be started."""
     path = os.path.join(folder, "kernel.so")
-    given = [*command, "-o", path, "-"]
     start = time.perf_counter()
     try:
-        done = _run(given, text, timeout_s, settings.compiler_environment(folder))
+        done = _run([*command, "-o", path, "-"], text, timeout_s, settings.compiler_environment(folder))
     except subprocess.TimeoutExpired as error:
         raise CompileError(f"{name} took longer than {timeout_s:g} s to compile") from error
     if done.returncode:
@@ -87,9 +86,11 @@ def translation_unit(source: KernelSource) -> str:
     """The text for the compiler: `on_host`, then the exports of its kernels. Raises CompileError, also for an
     instruction outside of a section of instructions."""
     text = on_host(source.code, source.name)
-    found = _ASSEMBLY.search(text)
-    line = text.count("\n", 0, found.start()) + 1 if found else 0
-    check(not found, f"{source.name}: line {line} has an instruction outside of the section for them", CompileError)
+    instruction = _ASSEMBLY.search(text)
+    line = text.count("\n", 0, instruction.start()) + 1 if instruction else 0
+    check(
+        not instruction, f"{source.name}: line {line} has an instruction outside of the section for them", CompileError
+    )
     exports = "".join(f"TILEWRIGHT_EXPORT({name}, {size or 1})\n" for size, name in _KERNEL.findall(source.code))
     return f'#line 1 "{source.name}.cu"\n{text}\n{exports}'
 

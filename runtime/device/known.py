@@ -65,8 +65,8 @@ def target_named(name: str) -> DeviceInfo:
     """
     if name in KNOWN:
         return KNOWN[name]
-    known = ", ".join([*(arch for arch in ARCHES if arch != "host"), *KNOWN])
-    check(name != "host" and (name in ARCHES or f"{name}a" in ARCHES), f"target must be one of {known}, got {name!r}")
+    names = ", ".join([*(arch for arch in ARCHES if arch != "host"), *KNOWN])
+    check(name != "host" and (name in ARCHES or f"{name}a" in ARCHES), f"target must be one of {names}, got {name!r}")
     return typical(arch_named(name))
 
 

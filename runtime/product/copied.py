@@ -96,7 +96,7 @@ class Padding:
         m, n, k = (-(-size // each) * each for size, each in zip(sizes, config.multiples))
         self.problem = replace(problem, m=m, n=n, k=k)
         """The kernel's problem, in these sizes."""
-        self._given = problem.stored_a, problem.stored_b, (problem.m, problem.n)
+        self._stored = problem.stored_a, problem.stored_b, (problem.m, problem.n)
         self._padded = self.problem.stored_a, self.problem.stored_b, (m, n)
         self._bytes = [-(-rows * cols * problem.dtype.size_bytes // 256) * 256 for rows, cols in self._padded]
         self.nbytes = sum(self._bytes)
@@ -119,13 +119,13 @@ class Padding:
         """Addresses of the copies in their memory."""
         return memory, memory + self._bytes[0], memory + self._bytes[0] + self._bytes[1]
 
-    def before(self, given: tuple[Named, Named, Named], reads: bool, adds: bool) -> list[Step]:
+    def before(self, matrices: tuple[Named, Named, Named], reads: bool, adds: bool) -> list[Step]:
         """The launches that copy A and B if the kernel `reads` them, and C if it `adds` to it."""
-        of_matrices = zip(given, self._given, self.copies, self._padded)
+        of_matrices = zip(matrices, self._stored, self.copies, self._padded)
         a, b, c = (list[Value]((*matrix, *shape, *copy, *padded)) for matrix, shape, copy, padded in of_matrices)
         steps: list[Step] = [(self._in, [*a, *b])] if reads else []
         return [*steps, (self._add, [*c, *_NO_MATRIX])] if adds else steps
 
     def after(self, copy: Named, matrix: Named) -> Step:
         """The launch that copies the caller's C out of the padded one."""
-        return self._out, [*copy, *self._given[2], *matrix, *self._given[2], *_NO_MATRIX]
+        return self._out, [*copy, *self._stored[2], *matrix, *self._stored[2], *_NO_MATRIX]

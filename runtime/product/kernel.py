@@ -153,10 +153,10 @@ class Kernel(Product):
         (m, n, k), a, b, c = self._sizes, ("a", lds[0]), ("b", lds[1]), ("c", lds[2])
         steps, maps, no_maps = list[Step](), dict[str, Maps](), [_NO_MAP] * len(self._boxes)
         stored, dtype = [self.problem.stored_a, self.problem.stored_b], self.problem.dtype
-        reads, given = reads and k > 0, (a, b, c)
+        reads, matrices = reads and k > 0, (a, b, c)
         if self._padding:
             a, b, c = self._padding.copies
-            steps += self._padding.before(given, reads, adds)
+            steps += self._padding.before(matrices, reads, adds)
         if self._packing and reads:
             stored = self._packing.shapes(*stored)
             step, (a, b) = self._packing.step(a, b)
@@ -172,7 +172,7 @@ class Kernel(Product):
         values += self._splitting.names if self._splitting else ()
         steps.append((self._main, values))
         if self._padding:
-            steps.append(self._padding.after(c, given[2]))
+            steps.append(self._padding.after(c, matrices[2]))
         return Program.of(self._lock, self._scratch.at if self._scratch else None, self._names, maps, steps)
 
     def _padded(self, lds: tuple[int, int, int]) -> Run:

@@ -28,14 +28,14 @@ from ..device.detect import device_of
 from ..device.known import of_arch, typical
 from ..device.protocol import Device, DeviceInfo, DeviceName, Operand
 from ..locks import Lock
-from ..store.found import Found, Ranking
+from ..store.lookup import LookupResult, Ranking
 from ..store.store import Store
 from .arguments import called, check_graphs, laid_out, number, problem_of, refuse, turned
 from .arrays import KINDS, A, Copy, Kind, View, kind_of
-from .gemm import Gemm, Sure, load_on, refuse_capture
+from .gemm import Gemm, Measured, load_on, refuse_capture
 from .kernel import Kernel
-from .plan import Kept, Plan, Plans, first_call
-from .vendor import Faster, Handover, Operands, OwnKernel, VendorProduct, started
+from .plan import CallPlan, CallPlans, ReadyKernel, first_call
+from .vendor import Faster, Operands, OwnKernel, VendorFallback, VendorProduct, started
 
 _SECONDS = 2.0
 """Seconds spent on measuring a shape at its first use."""
@@ -53,7 +53,7 @@ class Memory:
     """Bytes of machine code and of the memory that launches work in."""
 
 
-Measure = Callable[[Device, Problem, Store, Found, float], Found]
+Measure = Callable[[Device, Problem, Store, LookupResult, float], LookupResult]
 """Measures a shape that was not tuned, for a number of seconds."""
 
 Differentiable = Callable[[Any, Any, Any, Any, Any], Any]
@@ -67,11 +67,11 @@ class Library:
     def __init__(self, ranking: Ranking, measure: Measure, differentiable: Differentiable, faster: Faster) -> None:
         """`differentiable` multiplies tensors that torch's autograd tracks."""
         self._ranking, self._measure, self._differentiable, self._faster = ranking, measure, differentiable, faster
-        self._kernels: dict[tuple[Problem, tuple[str, str]], Kept] = {}
+        self._kernels: dict[tuple[Problem, tuple[str, str]], ReadyKernel] = {}
         """Kernels by problem, and by the selector of their device and `auto` or `never`."""
-        self._in_graphs: list[Kept] = []
+        self._in_graphs: list[ReadyKernel] = []
         """Kernels that graphs hold, and that measured ones have replaced."""
-        self._plans = Plans()
+        self._plans = CallPlans()
         self._loaded: weakref.WeakSet[Kernel | VendorProduct] = weakref.WeakSet()
         self._lock = Lock()
 
@@ -95,13 +95,13 @@ class Library:
         m: SupportsIndex | None = None,
         **unknown: Never,
     ) -> Gemm:
-        """The kernel that the store holds for a shape, ready to be called: `load("1024x768x512")`.
+        """Load the store's kernel for a shape, ready to be called: `load("1024x768x512")`.
 
-        Its config is the one tuned for just this shape (`.origin` is `exact`), else `predicted`: that of a near one,
-        else on a GPU what is expected by what was measured for other shapes, else that of the nearest; else it is the
-        `default`. Where the vendor's library is faster, it serves (`vendor`). A record of another
-        driver or compiler, or whose text the generator writes otherwise now, is checked against the reference first. A
-        CUDA graph in which the kernel was captured needs it: keep it as long.
+        Its config is the one tuned for exactly this shape (`.origin` is `exact`), else `predicted`: the config of a
+        near shape, else on a GPU the one that a model of measurements for other shapes expects to be the fastest, else
+        the config of the nearest shape; else it is the `default`. If the vendor's library is faster, it serves
+        (`vendor`). A record of another driver or compiler, or of another text of the kernel, is verified against the
+        reference first. A CUDA graph in which the kernel was captured needs the kernel: keep it as long.
 
         Args:
             shape: "1024x768x512" (M x N x K), "1024" for a cube, (m, n, k), or a Problem, which has dtype, transposes
@@ -119,7 +119,7 @@ class Library:
             first_use: `measure` has some likely kernels compiled, verified and timed where the shape was not tuned,
                 and keeps the fastest in the store; the caller waits. `predict` does not. None for what
                 TILEWRIGHT_FIRST_USE says, else `predict`.
-            seconds: about how long that may take.
+            seconds: about how long measuring may take.
             vendor: `auto` hands the product to the vendor's library where that is faster than our kernel: to a GPU's
                 where a record says so, or without one timing both for some milliseconds, and on the processor to NumPy
                 unless just this shape was tuned there. `never` does not. None for what TILEWRIGHT_VENDOR says, else
@@ -127,7 +127,7 @@ class Library:
             m: rows of C, in place of `shape`, where n and k are given too.
 
         Raises:
-            ArgumentTypeError: what is no shape, a dimension that is no integer, another dtype, an unknown argument.
+            ArgumentTypeError: `shape` is no shape, a dimension that is no integer, another dtype, an unknown argument.
             ShapeError: a text that is no shape, a dimension below 0 or above 2^31 - 1.
             ConfigError: an unknown first_use or vendor, seconds that are not positive, an accuracy that the dtype does
                 not have, a shape that no kernel serves, arguments that contradict each other.
@@ -156,9 +156,9 @@ class Library:
     ) -> A:  # fmt: skip
         """alpha * a @ b + beta * out by the tuned kernel for these shapes, which is looked up and compiled once.
 
-        Arrays on a GPU are worked on there, on the current stream of their library. Views with padded rows and
-        transposed views are used where they lie; for an `out` by columns the kernel of C^T = B^T A^T runs. torch's
-        autograd, transforms and traces see a product of their tensors.
+        Products of arrays on a GPU run there, on the current stream of their library. Views with padded rows and
+        transposed views are used in place; for an `out` by columns the kernel of C^T = B^T A^T runs. torch's autograd,
+        transforms and traces record products of their tensors.
 
         Args:
             a: m x k, float32 or float64, of NumPy, CuPy or torch, or anything with `__cuda_array_interface__` or
@@ -177,7 +177,7 @@ class Library:
             `out` if given, else a new array of a's kind, m x n, row by row.
 
         Raises:
-            TilewrightError: those that calling a loaded kernel and `tilewright.load` raise.
+            TilewrightError: every error of calling a loaded kernel and of `tilewright.load`.
         """
         if more or unknown:
             refuse(Library.matmul, more, unknown)
@@ -214,7 +214,7 @@ class Library:
             return self._tracked(a, b, out, alpha, beta, accuracy, device, vendor)
         plan = None if key is None else self._plans.find((device, accuracy, vendor, key))
 
-        def planned(kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> Plan:
+        def planned(kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> CallPlan:
             plan = None if key is None else self._plans.find((device, accuracy, vendor, key))
             if plan is not None:  # there is one for the copies, or for arrays of another kind
                 return plan
@@ -234,11 +234,11 @@ class Library:
                 )
                 return Operands(each, kind.stream(int(a.place.partition(":")[2])))
 
-            kept = self._kept(problem, where, kind, operands=None if a.place == "host" else operands)
-            plan = Plan(kept, kind, a.place, lds, trans, swapped)
+            ready = self._ready(problem, where, kind, operands=None if a.place == "host" else operands)
+            plan = CallPlan(ready, kind, a.place, lds, trans, swapped)
             with self._lock.alone():
-                if key is not None and self._kernels.get((problem, where)) is kept:  # not removed meanwhile
-                    self._plans.keep((device, accuracy, vendor, key), kept, plan)
+                if key is not None and self._kernels.get((problem, where)) is ready:  # not removed meanwhile
+                    self._plans.keep((device, accuracy, vendor, key), ready, plan)
             return plan
 
         return first_call(a, b, out, alpha, beta, copy, plan, planned, transposes=True)
@@ -273,13 +273,13 @@ class Library:
             device: auto, cuda, cuda:N or host.
             graphs: number of graphs, from 0 to 65,536, for which memory is set aside. A kernel that needs memory to
                 work in gets a set for each, held until `clear`; further graphs allocate theirs.
-            measure: whether shapes that were not tuned are measured, as by `load` with first_use="measure", those that
-                were used before among them.
-            seconds: about how long that may take for each.
+            measure: whether shapes that were not tuned are measured, as by `load` with first_use="measure", also if
+                they were used before.
+            seconds: about how long measuring may take for each shape.
             vendor: auto or never, as for `load`, and as `matmul` will be called.
 
         Raises:
-            TilewrightError: those that `tilewright.load` raises.
+            TilewrightError: every error of `tilewright.load`.
         """
         if unknown:
             refuse(Library.prepare, (), unknown)
@@ -292,7 +292,7 @@ class Library:
         for problem in problems:
             first_use = self._first_use("measure" if measure else None, seconds)
             with opened.entered():
-                self._kept(problem, where, None, first_use).kernel.prepare_graphs(graphs)
+                self._ready(problem, where, None, first_use).kernel.prepare_graphs(graphs)
 
     @called("tilewright.emit")
     def emit(
@@ -316,8 +316,7 @@ class Library:
         """The kernels of some shapes as `<name>.cu` and `<name>.h`, with what else `layout` asks for:
         `emit("1024x768x512", arch="sm_90a").write(folder)`.
 
-        The functions have C linkage and serve every shape: the one that a kernel was chosen for by it, others by that
-        of the nearest.
+        The functions have C linkage and serve every shape: the kernel that was chosen for the nearest shape runs.
 
         Args:
             served: one shape or a sequence of them, each "1024x768x512", "1024" for a cube, (m, n, k), a Problem, or a
@@ -343,7 +342,7 @@ class Library:
             ConfigError: a name that C, C++, the C library, other systems or the files themselves use; a config that
                 cannot serve its problem, or that was chosen for the processor; a shape that comes twice; arguments that
                 contradict each other.
-            ArgumentTypeError, ShapeError: arguments of other types, what is no shape.
+            ArgumentTypeError, ShapeError: arguments of other types, a `served` that is no shape.
             DeviceError: there is no GPU here, and `arch` names none.
         """
         if more or unknown:
@@ -407,64 +406,64 @@ class Library:
         with self._lock.alone():
             self._kernels.clear()
             self._in_graphs.clear()
-            self._plans = Plans()
+            self._plans = CallPlans()
             loaded = list(self._loaded)
         for each in (*loaded, *started()):
             each.release()
 
-    def _first_use(self, first_use: str | None, seconds: float) -> Sure | None:
+    def _first_use(self, first_use: str | None, seconds: float) -> Measured | None:
         """The function that measures a shape that was not tuned, None for `predict`."""
         chosen = _one_of("first_use", settings.FIRST_USES, settings.first_use() if first_use is None else first_use)
         check_type("seconds", seconds, (int, float), "a number")
         check(0 < seconds < 1e9, f"seconds must be positive and below 10^9, got {seconds}")
         if chosen != "measure":
             return None
-        return lambda device, problem, store, found: self._measure(device, problem, store, found, seconds)
+        return lambda device, problem, store, looked_up: self._measure(device, problem, store, looked_up, seconds)
 
     def _beside(
         self, vendor: str, operands: Callable[[], Operands] | None = None
-    ) -> Callable[[OwnKernel], Handover | None] | None:
+    ) -> Callable[[OwnKernel], VendorFallback | None] | None:
         """The function that decides whether the vendor's library serves, None where it must not."""
         return (lambda own: self._faster(own, operands)) if vendor == "auto" else None
 
-    def _kept(
-        self, problem: Problem, where: tuple[str, str], kind: Kind | None, measure: Sure | None = None,
+    def _ready(
+        self, problem: Problem, where: tuple[str, str], kind: Kind | None, measure: Measured | None = None,
         operands: Callable[[], Operands] | None = None,
-    ) -> Kept:  # fmt: skip
-        """The kernel that is kept ready for a problem, loaded where there is none, or none that was measured as
-        `measure` demands."""
+    ) -> ReadyKernel:  # fmt: skip
+        """The kernel for a problem, which is loaded if it is missing, or if it has to be measured and was not."""
 
-        def ready() -> Kept | None:
-            kept = self._kernels.get((problem, where))
+        def loaded() -> ReadyKernel | None:
+            ready = self._kernels.get((problem, where))
             enough = measure is None or min(problem.m, problem.n, problem.k) == 0
-            return kept if kept is not None and (enough or kept.tuned) else None
+            return ready if ready is not None and (enough or ready.tuned) else None
 
-        if (kept := ready()) is not None:
-            return kept
+        ready = loaded()
+        if ready is not None:
+            return ready
         with self._lock.alone():
-            kept = ready()  # another thread may have loaded it meanwhile
-            if kept is None:
+            ready = loaded()  # another thread may have loaded it meanwhile
+            if ready is None:
                 unmeasured = self._kernels.get((problem, where))
-                kept = self._kernels[problem, where] = self._new(problem, *where, kind, measure, operands)
+                ready = self._kernels[problem, where] = self._new(problem, *where, kind, measure, operands)
                 if unmeasured is not None:
                     self._plans.drop(unmeasured)
                     self._in_graphs += [unmeasured] * unmeasured.captured
-            return kept
+            return ready
 
     def _new(
-        self, problem: Problem, selector: str, vendor: str, kind: Kind | None, measure: Sure | None,
+        self, problem: Problem, selector: str, vendor: str, kind: Kind | None, measure: Measured | None,
         operands: Callable[[], Operands] | None,
-    ) -> Kept:  # fmt: skip
+    ) -> ReadyKernel:  # fmt: skip
         device = device_of(selector)
         if kind is not None:
             refuse_capture(device, kind, problem, f"call tilewright.prepare('{problem.shape}', ...) before")
         measure = measure or self._first_use(None, _SECONDS)
         beside = self._beside(vendor, operands)
-        kept = load_on(device, problem, Store(), self._ranking, measure, beside, self._loaded.add)._kept
+        ready = load_on(device, problem, Store(), self._ranking, measure, beside, self._loaded.add)._ready
         free = [key for key, each in self._kernels.items() if not each.captured]
         if len(self._kernels) >= _MAX_KERNELS and free:
             self._plans.drop(self._kernels.pop(min(free, key=lambda key: self._kernels[key].used)))
-        return kept
+        return ready
 
 
 def _one_of(name: str, choices: Sequence[str], value: str) -> str:
@@ -506,7 +505,7 @@ def _one_shape(shape: Any, m: Any, n: Any, k: Any) -> Any:
 
 
 def _each(served: Any) -> Iterator[Any]:
-    """The shapes of one argument, which may be one shape or a sequence of them."""
+    """The shapes of an argument, which may be one shape or a sequence of them."""
     one = isinstance(served, str | Served | Problem) or not isinstance(served, Sequence)
     if one or (served and not any(isinstance(each, str | Served | Problem | Sequence) for each in served)):
         yield served  # three numbers are one shape
@@ -515,12 +514,12 @@ def _each(served: Any) -> Iterator[Any]:
 
 
 def _name(value: Any) -> str:
-    """An Arch by its name, and a Config as text."""
+    """Text for an Arch or a Config."""
     return value.name if isinstance(value, Arch) else str(value)
 
 
 def _quoted(path: Path) -> str:
-    """A path for the shell, in a comment of C."""
+    """A path quoted for the shell, in a comment of C."""
     import shlex  # for files alone
 
     return "".join(letter if letter.isprintable() else "?" for letter in shlex.quote(path.as_posix()))

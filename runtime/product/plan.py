@@ -1,4 +1,4 @@
-"""Plans of calls: the work that remains for arrays whose shapes, strides and types were checked before."""
+"""CallPlans of calls: the work that remains for arrays whose shapes, strides and types were checked before."""
 
 import itertools
 import math
@@ -14,13 +14,13 @@ from .kernel import Kernel, Laid
 from .vendor import LaidVendor, VendorProduct
 
 _MAX_PLANS = 64
-"""Most plans kept for one kernel, each for one layout of its arrays."""
+"""Most plans of one kernel, each for one layout of its arrays."""
 
 _turn = itertools.count().__next__
 
 
-class Kept:
-    """A kernel that is kept ready, and its use."""
+class ReadyKernel:
+    """A loaded kernel that calls can use, and its last use."""
 
     __slots__ = ("captured", "kernel", "tuned", "used")
 
@@ -38,25 +38,40 @@ class Kept:
         """Turn of the last use: the kernel with the lowest one is the least recently used."""
 
 
-class Plan:
-    """Calls of one kernel with arrays of one kind and one layout."""
+class CallPlan:
+    """Plan for calls of one kernel with arrays of one kind and one layout."""
 
     __slots__ = (
-        "_device", "_index", "_kept", "_kind", "_lds", "_least", "_odd", "_pointer", "_run", "_size", "_span_a",
-        "_span_b", "_span_c", "_stream", "_swapped", "_turned", "tracks",
+        "_device",
+        "_index",
+        "_kind",
+        "_lds",
+        "_least",
+        "_odd",
+        "_pointer",
+        "_ready",
+        "_run",
+        "_size",
+        "_span_a",
+        "_span_b",
+        "_span_c",
+        "_stream",
+        "_swapped",
+        "_turned",
+        "tracks",
     )  # fmt: skip
 
     def __init__(
-        self, kept: Kept, kind: Kind, place: str, lds: tuple[int, int, int],
+        self, ready: ReadyKernel, kind: Kind, place: str, lds: tuple[int, int, int],
         turned: tuple[bool, bool] = (False, False), swapped: bool = False,
     ) -> None:  # fmt: skip
         """`turned` says whether A and B of the kernel come as the transposes of what is stored. With `swapped` the
         kernel computes the transpose of the caller's product: its A is `b`, its B is `a`, and its C `out` transposed.
         """
-        kernel = kept.kernel
+        kernel = ready.kernel
         self.tracks = kind.tracked if kind.autograd else None
         """Tells whether autograd has to record a product of three arrays; None for arrays without autograd."""
-        self._kept, self._kind, self._device = kept, kind, kernel.device
+        self._ready, self._kind, self._device = ready, kind, kernel.device
         self._run, self._pointer, self._stream = kernel.laid(*lds), kind.pointer, kind.stream
         self._index = None if place == "host" else int(place.partition(":")[2])
         """Number of the arrays' GPU, None for the processor's memory."""
@@ -71,7 +86,7 @@ class Plan:
             ((rows - 1) * ld + cols) * self._size if rows and cols else 0 for (rows, cols), ld in zip(shapes, lds)
         )
 
-    def quick(self) -> "Plan":
+    def quick(self) -> "CallPlan":
         """The plan with its usual call in C, where the extension is loaded and the arrays lie on a GPU."""
         laid, extension = self._run, None if self._index is None else launcher.module()
         if extension is None or not isinstance(laid, Laid | LaidVendor):
@@ -80,12 +95,12 @@ class Plan:
         lock = program.lock
         turns = (lock.held, lock.acquire, lock.release) if program.shared else (None, None, None)
         place = device.current, self._index, self._stream, device.capturing, self._pointer
-        after = self._kept.touch, None if self.tracks is None else self._kind.wrote
+        after = self._ready.touch, None if self.tracks is None else self._kind.wrote
         work = *turns, program.addresses, program.maps, program.constants, program.steps
         order = (1, 0, 2) if self._swapped else (0, 1, 2)
         spans = self._span_a, self._span_b, self._span_c
         bounds = [[each[i] for i in order] for each in (spans, laid.masks)]
-        made: Plan = extension.Call((self, self.tracks, *place, *after, *work), *map(tuple, bounds))
+        made: CallPlan = extension.Call((self, self.tracks, *place, *after, *work), *map(tuple, bounds))
         return made
 
     def __call__(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
@@ -126,13 +141,13 @@ class Plan:
             self._check_memory(a, b, c, out)
         end_c = at_c + self._span_c
         if (at_a < end_c and at_c < at_a + self._span_a) or (at_b < end_c and at_c < at_b + self._span_b):
-            check_apart(self._kept.kernel.problem, (at_a, at_b, at_c), self._lds, names_of(self._swapped))
+            check_apart(self._ready.kernel.problem, (at_a, at_b, at_c), self._lds, names_of(self._swapped))
         if (at_a | at_b | at_c) & self._odd:
             self._check_elements(at_a, at_b, at_c)
         if capturing:
-            self._kept.captured = True
+            self._ready.captured = True
         self._run(stream, capturing, at_a, at_b, at_c, alpha, beta)
-        self._kept.touch()
+        self._ready.touch()
         if out is not None and self.tracks is not None:
             self._kind.wrote(out)
         return c
@@ -140,7 +155,7 @@ class Plan:
     def _through_device(self, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
         """The product of arrays in the processor's memory by a kernel on a GPU: copied in, launched, copied out."""
         result = self._made(a, beta) if out is None else out
-        pointer, problem = self._kind.pointer, self._kept.kernel.problem
+        pointer, problem = self._kind.pointer, self._ready.kernel.problem
         if self._swapped:
             a, b = b, a
         if self.tracks is not None:  # only torch has arrays without memory
@@ -159,10 +174,10 @@ class Plan:
         at_a, at_b, at_c = (int(array.data.ptr) for array in (*inside, c))
         lda, ldb, ldc = (max(1, cols) for _, cols in (problem.stored_a, problem.stored_b, host_c.shape))
         stream = self._device.stream()
-        run = self._kept.kernel.laid(lda, ldb, ldc)
+        run = self._ready.kernel.laid(lda, ldb, ldc)
         run(stream, self._device.capturing(stream), at_a, at_b, at_c, alpha, beta)
         host_c[...] = self._device.to_numpy(c)
-        self._kept.touch()
+        self._ready.touch()
         if out is not None:
             self._kind.wrote(out)
         return result
@@ -170,7 +185,7 @@ class Plan:
     def _made(self, like: Any, beta: float) -> Any:
         if beta != 0:
             raise ShapeError(f"beta is {beta!r}, so out must be given: it is C")
-        problem = self._kept.kernel.problem
+        problem = self._ready.kernel.problem
         return self._kind.empty(like, problem.m, problem.n)
 
     def _check_memory(self, a: Any, b: Any, c: Any, out: Any) -> None:
@@ -185,68 +200,70 @@ class Plan:
                 check_start(name, pointer, self._size)
 
 
-class Plans:
-    """Plans by everything that they depend on. Reading needs no lock."""
+class CallPlans:
+    """CallPlans by everything that they depend on. Reading needs no lock."""
 
     def __init__(self) -> None:
-        self._plans: dict[Hashable, Plan] = {}
+        self._plans: dict[Hashable, CallPlan] = {}
         self._keys: dict[int, list[Hashable]] = {}
         self.find = self._plans.get
 
-    def keep(self, key: Hashable, kept: Kept, plan: Plan) -> None:
+    def keep(self, key: Hashable, ready: ReadyKernel, plan: CallPlan) -> None:
         """Add a plan, under the caller's lock."""
-        if len(self._keys.get(id(kept), ())) >= _MAX_PLANS:
-            self.drop(kept)
-        self._keys.setdefault(id(kept), []).append(key)
+        if len(self._keys.get(id(ready), ())) >= _MAX_PLANS:
+            self.drop(ready)
+        self._keys.setdefault(id(ready), []).append(key)
         self._plans[key] = plan.quick()
 
-    def drop(self, kept: Kept) -> None:
+    def drop(self, ready: ReadyKernel) -> None:
         """Remove the plans of a kernel, under the caller's lock."""
-        for key in self._keys.pop(id(kept), ()):
+        for key in self._keys.pop(id(ready), ()):
             self._plans.pop(key, None)
 
 
-Planned = Callable[[Kind, Hashable | None, View, View, View | None, Any], Plan]
+Planned = Callable[[Kind, Hashable | None, View, View, View | None, Any], CallPlan]
 """Makes the plan for three arrays, from their kind, their key, their views and the first array itself. The key is None
-where the plan cannot be kept."""
+where the plan cannot be stored."""
 
 
 def first_call(
-    a: Any, b: Any, out: Any, alpha: Any, beta: Any, copy: str, kept: Plan | None, planned: Planned,
+    a: Any, b: Any, out: Any, alpha: Any, beta: Any, copy: str, plan: CallPlan | None, planned: Planned,
     transposes: bool = False,
 ) -> Any:  # fmt: skip
-    """A product without a `kept` plan, or of copies: the arrays are checked, converted and, as `copy` says, copied.
+    """A product without a stored plan, or of copies: the arrays are checked, converted and, as `copy` says, copied.
 
-    `planned` makes the plan. `transposes` says whether transposed operands are used as they lie, as `out` always is.
+    `plan` is the stored one, if any, and `planned` makes another. `transposes` says whether transposed operands are
+    used as they lie, as `out` always is.
     """
     check(copy in ("never", "if-needed"), f"copy must be 'never' or 'if-needed', got {copy!r}", ArgumentTypeError)
-    if kept is not None:
+    if plan is not None:
         try:
-            return kept(a, b, out, alpha, beta)
+            return plan(a, b, out, alpha, beta)
         except LayoutError:  # a plan holds for a layout, of which addresses are no part
             if copy == "never":
                 raise
     alpha, beta = number("alpha", alpha), number("beta", beta)
     check(beta == 0 or out is not None, f"beta is {beta!r}, so out must be given: it is C", ShapeError)
     arrays = {"a": adopted("a", a), "b": adopted("b", b)} | ({} if out is None else {"out": adopted("out", out)})
-    views, kinds = dict[str, View](), dict[str, Kind]()
+    views, kind = dict[str, View](), kind_of(arrays["a"])
+    assert kind is not None
     for name, array in arrays.items():
-        kind = kind_of(array)
-        assert kind is not None
-        kinds[name], views[name] = kind, kind.view(name, array)
+        own = kind_of(array)
+        assert own is not None
+        views[name] = own.view(name, array)
         if views[name].place != views["a"].place:
             raise DeviceMismatchError(f"a is on {views['a'].place}, {name} on {views[name].place}")
         text = f"a is a {type(a).__name__} and {name} a {type(array).__name__}: convert one of them"
-        check(kind is kinds["a"], text, ArgumentTypeError)
+        check(own is kind, text, ArgumentTypeError)
     whole = arrays.get("out")
     if copy == "if-needed":
         for name, view in views.items():
             if len(view.shape) == 2 and not _takes(name, view, transposes or name == "out"):
                 if name == "out":
                     check_written(view)  # the result is copied there
-                arrays[name] = kinds[name].copied(arrays[name])
-                views[name] = kinds[name].view(name, arrays[name])
-    kind, target = kinds["a"], arrays.get("out")
+                arrays[name] = kind.copied(arrays[name])
+                views[name] = kind.view(name, arrays[name])
+    target = arrays.get("out")
     key = kind.key(arrays["a"], arrays["b"], target)
     plan = planned(kind, key, views["a"], views["b"], views.get("out"), arrays["a"])
     result = plan(arrays["a"], arrays["b"], target, alpha, beta)

@@ -8,7 +8,7 @@ from typing import Any
 from ..device.protocol import Launcher
 from ..locks import Lock
 
-GIVEN = "a", "b", "c", "alpha", "beta"
+ARGUMENTS = "a", "b", "c", "alpha", "beta"
 """Names of a product's arguments: addresses of A, B and C, and the factors."""
 _MOST_MAPS = 256
 """Most tensor maps kept for one matrix."""
@@ -60,9 +60,9 @@ class Program:
         steps: Sequence[Step],
     ) -> "Program":  # fmt: skip
         """Make a program. `names` are the names of the addresses, `maps` the maps by their names."""
-        known = [*GIVEN, *names, *maps]
+        named = [*ARGUMENTS, *names, *maps]
         constants = list(dict.fromkeys(value for _, values in steps for value in values if not isinstance(value, str)))
-        numbers = {value: number for number, value in enumerate([*known, *constants])}
+        numbers = {value: number for number, value in enumerate([*named, *constants])}
         picks = [[numbers[value] for value in values] for _, values in steps]
         picked = tuple((launch, bytes(each), itemgetter(*each)) for (launch, _), each in zip(steps, picks))
         found_by = tuple((numbers[each.source], each) for each in maps.values())
@@ -70,7 +70,7 @@ class Program:
 
     def exchanged(self) -> "Program":
         """The same launches for a caller who passes B in place of A, and A in place of B."""
-        a, b = GIVEN.index("a"), GIVEN.index("b")
+        a, b = ARGUMENTS.index("a"), ARGUMENTS.index("b")
         other = {a: b, b: a}
         picks = [bytes(other.get(number, number) for number in each) for _, each, _ in self.steps]
         steps = tuple((launch, each, itemgetter(*each)) for (launch, _, _), each in zip(self.steps, picks))

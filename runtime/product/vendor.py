@@ -7,14 +7,14 @@ from typing import Any
 from ...codegen.problem import Problem
 from ..device.protocol import Device, Operand
 from ..locks import Lock
-from ..store.found import Found
+from ..store.lookup import LookupResult
 from .kernel import Kernel, Product, Run, prepare
 from .program import Program
 from .scratch import Scratch
 
 
 @dataclass(frozen=True, slots=True)
-class Handover:
+class VendorFallback:
     """Decision that the vendor's library serves in place of our kernel, because it is faster."""
 
     expected_us: float | None
@@ -38,10 +38,12 @@ class Operands:
 class OwnKernel:
     """Our kernel for a look-up, compiled at its first use, which may never come where the vendor's library serves."""
 
-    def __init__(self, device: Device, problem: Problem, found: Found, checked: Callable[[Found], Found]) -> None:
+    def __init__(
+        self, device: Device, problem: Problem, looked_up: LookupResult, checked: Callable[[LookupResult], LookupResult]
+    ) -> None:
         """`checked` returns a look-up whose record works with today's driver and compiler."""
         self.device, self.problem = device, problem
-        self.found = found
+        self.looked_up = looked_up
         """Result of the look-up."""
         self.compiled: Kernel | None = None
         """The kernel, None until it is used."""
@@ -51,12 +53,12 @@ class OwnKernel:
     def kernel(self) -> Kernel:
         """The kernel. Raises ConfigError, CompileError, DeviceError or LaunchError."""
         if self.compiled is None:
-            self.found = self._checked(self.found)
-            self.compiled = prepare(self.device, self.problem, self.found.config)
+            self.looked_up = self._checked(self.looked_up)
+            self.compiled = prepare(self.device, self.problem, self.looked_up.config)
         return self.compiled
 
 
-Faster = Callable[[OwnKernel, Callable[[], Operands] | None], Handover | None]
+Faster = Callable[[OwnKernel, Callable[[], Operands] | None], VendorFallback | None]
 """Decides whether the vendor's library is faster than our kernel, by timing both if need be, on random operands where
 none are passed. Returns None where it is not, or where that is unknown."""
 

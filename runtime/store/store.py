@@ -27,7 +27,7 @@ from ..device.protocol import DeviceInfo
 from ..files import TEMPORARY_SUFFIX, set_aside, write_whole
 from ..locks import CachedProperty
 from .codec import beginning_of, dumps, key_digest, loads, of_line
-from .found import Found, Ranking
+from .lookup import LookupResult, Ranking
 from .record import FIRST_USE, Record, Status
 
 _MAX_BYTES = 1 << 20
@@ -142,7 +142,7 @@ class Store:
         settled = begun_ns - max(facts.st_mtime_ns, facts.st_ctime_ns) > _SETTLED_NS
         return (str(folder), facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns) if settled else None
 
-    def lookup(self, info: DeviceInfo, problem: Problem, ranking: Ranking) -> Found:
+    def lookup(self, info: DeviceInfo, problem: Problem, ranking: Ranking) -> LookupResult:
         """The kernel for a problem: the tuned one, or that of the same product in a finer accuracy where it is faster,
         else the choice of the ranking among the other records, else the default.
 
@@ -154,9 +154,9 @@ class Store:
             records = [self.best(info.key, replace(problem, accuracy=grade)) for grade in finer]
             usable = [record for record in records if record and serves(record.config, problem, info)]
             fastest = min((exact, *usable), key=lambda record: record.median_us)
-            return Found(fastest.config, "exact", fastest)
+            return LookupResult(fastest.config, "exact", fastest)
         ranked = ranking(problem, info, self._all())
-        return ranked or Found(default_config(problem, info), "default")
+        return ranked or LookupResult(default_config(problem, info), "default")
 
     def keep(self, record: Record, *, beaten: Collection[Config] = (), replace: bool = False) -> bool:
         """Store a record if it beats the user's own for its device and problem; True if it was written.

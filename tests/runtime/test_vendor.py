@@ -178,7 +178,7 @@ class TestCaptured:
 
     def test_one_like_it_has_to_be_launched_before(self, device: VendorHost) -> None:
         a, b, out, board = whole(9, 8), whole(8, 7), np.zeros((9, 7), "f4"), np.zeros(9 * 7 + 1, "f4")
-        product = library().load(9, 7, 8)._kept.kernel
+        product = library().load(9, 7, 8)._ready.kernel
         product.prepare_graphs(1)
         run = product.laid(8, 7, 7)
 
@@ -207,7 +207,7 @@ class TestCaptured:
         a, b, out = whole(9, 8), whole(8, 7), np.zeros((9, 7), "f4")
         kernel(a, b, out=out)
         own.prepare((9, 7, 8), graphs=2)
-        run = kernel._kept.kernel.laid(8, 7, 7)
+        run = kernel._ready.kernel.laid(8, 7, 7)
         at = (each.ctypes.data for each in (a, b, out))
         given = *at, 1.0, 0.0
         run(0, False, *given)
@@ -273,7 +273,7 @@ def test_how_it_is_called(dtype: str, trans: str) -> None:
 
 
 def test_it_is_used_as_a_kernel_is(device: VendorHost) -> None:
-    product = library().load(9, 7, 8)._kept.kernel
+    product = library().load(9, 7, 8)._ready.kernel
     assert isinstance(product, VendorProduct)
     assert isinstance(product.laid(8, 7, 7), LaidVendor)
     assert product.laid(8, 7, 7).masks == (3, 3, 3)

@@ -8,7 +8,7 @@ from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.cublas import Cublas
 from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.device.protocol import Device, Multiplied
-from tilewright.runtime.product.vendor import Handover, OwnKernel
+from tilewright.runtime.product.vendor import OwnKernel, VendorFallback
 
 _ELEMENTS = {0: np.float32, 2: np.float16, 14: np.uint16}  # by cudaDataType; the bits of bfloat16s
 
@@ -110,7 +110,7 @@ class VendorHost(HostDevice):
         return self.captured
 
 
-def always(own: OwnKernel, operands: Any) -> Handover | None:
+def always(own: OwnKernel, operands: Any) -> VendorFallback | None:
     """That the library is faster wherever there is something to multiply."""
     works = min(own.problem.m, own.problem.n, own.problem.k) > 0
-    return Handover(12.5, 1.25, "a test") if works else None
+    return VendorFallback(12.5, 1.25, "a test") if works else None

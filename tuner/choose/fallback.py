@@ -12,8 +12,8 @@ from ...runtime.check.timing import Inputs, Timer, TimingPlan
 from ...runtime.check.verify import place
 from ...runtime.device.protocol import Device, DeviceInfo, Operand
 from ...runtime.product.kernel import Kernel, prepare
-from ...runtime.product.vendor import Handover, Operands, OwnKernel
-from ...runtime.store.found import Found
+from ...runtime.product.vendor import Operands, OwnKernel, VendorFallback
+from ...runtime.store.lookup import LookupResult
 from ..measure.evaluate import FAILURES, MEASURING, TIE
 from ..measure.rounds import side_by_side
 
@@ -29,7 +29,7 @@ _ON_HOST = "rule: on the processor NumPy is faster than CUDA text"
 """Reason that a product of the processor goes to NumPy."""
 
 
-def faster(own: OwnKernel, operands: Callable[[], Operands] | None = None) -> Handover | None:
+def faster(own: OwnKernel, operands: Callable[[], Operands] | None = None) -> VendorFallback | None:
     """That the vendor's library is faster than our kernel; None where it is not, or nobody knows.
 
     On the processor it is NumPy, unless the user tuned just this shape there. On a GPU a record of just this product
@@ -40,10 +40,10 @@ def faster(own: OwnKernel, operands: Callable[[], Operands] | None = None) -> Ha
     """
     problem, device = own.problem, own.device
     if device.info.arch.is_host:
-        return untimed(device.info, own.found)
+        return untimed(device.info, own.looked_up)
     if min(problem.m, problem.n, problem.k) == 0:
         return None
-    kernel, found = own.kernel, own.found
+    kernel, found = own.kernel, own.looked_up
     if found.record is not None and found.origin == "exact" and found.record.ratio_vendor is not None:
         return untimed(device.info, found)
     if operands is None and problem.bytes > _MOST_BYTES:
@@ -57,14 +57,14 @@ def faster(own: OwnKernel, operands: Callable[[], Operands] | None = None) -> Ha
         return None
 
 
-def untimed(info: DeviceInfo, found: Found) -> Handover | None:
+def untimed(info: DeviceInfo, found: LookupResult) -> VendorFallback | None:
     """That the vendor's library is faster than what a look-up gives, as far as it is known without timing."""
     if not info.arch.is_host:
         return by_record(found)
-    return None if found.origin == "exact" else Handover(None, None, _ON_HOST)
+    return None if found.origin == "exact" else VendorFallback(None, None, _ON_HOST)
 
 
-def by_record(found: Found) -> Handover | None:
+def by_record(found: LookupResult) -> VendorFallback | None:
     """By the duel that a record comes from: beyond a tie and what the rounds leave open. A library that was wrong on
     that data serves nobody."""
     record = found.record
@@ -76,10 +76,10 @@ def by_record(found: Found) -> Handover | None:
     wrong = record.accuracy is not None and record.accuracy.vendor is not None and not record.accuracy.vendor <= 1
     us = record.vendor_us or record.median_us * ratio
     why = f"the record of this product: {us:.4g} us for the {record.median_us:.4g} of ours"
-    return None if wrong else Handover(us, 1.0, why)
+    return None if wrong else VendorFallback(us, 1.0, why)
 
 
-def timed(kernel: Kernel, looked_up: Found, operands: Operands) -> Handover | None:
+def timed(kernel: Kernel, looked_up: LookupResult, operands: Operands) -> VendorFallback | None:
     """By timing both: where the library is faster in all rounds but one, and beyond a tie. Raises one of FAILURES."""
     device, problem = kernel.device, kernel.problem
     twin = prepare(device, problem, kernel.config)  # what graphs of it hold goes with it
@@ -95,7 +95,8 @@ def timed(kernel: Kernel, looked_up: Found, operands: Operands) -> Handover | No
         return None
     vendor_us, our_us = (statistics.median(found.samples[name]) for name in ("vendor", "ours"))
     regret = None if looked_up.regret is None else max(1.0, looked_up.regret * ratio)
-    return Handover(vendor_us, regret, f"timing both at first use: {vendor_us:.4g} us for the {our_us:.4g} of ours")
+    why = f"timing both at first use: {vendor_us:.4g} us for the {our_us:.4g} of ours"
+    return VendorFallback(vendor_us, regret, why)
 
 
 def _copies(device: Device, problem: Problem, operands: Operands) -> list[Inputs]:

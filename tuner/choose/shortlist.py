@@ -22,7 +22,7 @@ from ...codegen.legality import serves
 from ...codegen.problem import DType, Grade, Problem
 from ...runtime.device.known import KNOWN
 from ...runtime.device.protocol import DeviceInfo
-from ...runtime.store.found import Found
+from ...runtime.store.lookup import LookupResult
 from ...runtime.store.record import Record
 from .choice import Choice, Source
 from .forecast import Forecast
@@ -41,7 +41,7 @@ _Kinds: TypeAlias = dict[_Kind, tuple[list[Record], NDArray[np.float64]]]
 _sorted: tuple[Sequence[Record], _Kinds] = (), {}
 
 
-def look_up(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> Found | None:
+def look_up(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> LookupResult | None:
     """What to run for a problem that was not tuned on a device; None where nothing helps. The ranking that
     `Store.lookup` takes."""
     choice = _first(problem, info, records, lambda: Forecast(problem, info).choices(1))

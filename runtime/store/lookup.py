@@ -11,7 +11,7 @@ from .record import Record
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LookupResult:
     """Result of a look-up."""
 
     config: Config
@@ -36,7 +36,7 @@ class Found:
         return self.record.problem.shape if self.record is not None and self.origin == "predicted" else ""
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The origin, and the shape of `taken_from`."""
         return f"{self.origin} (from {self.taken_from})" if self.taken_from else self.origin
 
@@ -54,5 +54,5 @@ class Found:
         return Served(problem, self.config, info, origin)
 
 
-Ranking = Callable[[Problem, DeviceInfo, tuple[Record, ...]], Found | None]
+Ranking = Callable[[Problem, DeviceInfo, tuple[Record, ...]], LookupResult | None]
 """Chooses a config for a problem that was not tuned on a device, from all records; returns None where none helps."""
