@@ -28,14 +28,15 @@ CXX_VARIABLE, CC_VARIABLE = "CXX", "CC"
 """Compilers of C++ and C with their arguments, as in a shell; they take precedence over compilers on PATH."""
 
 
-def vendor() -> str:
-    """TILEWRIGHT_VENDOR, one of VENDORS. Raises ConfigError for anything else."""
-    return _one_of(VENDOR_VARIABLE, VENDORS)
+def vendor(argument: str | None = None) -> str:
+    """One of VENDORS: the argument `vendor` of a call, else TILEWRIGHT_VENDOR. Raises ConfigError for another text."""
+    return _one_of("vendor", argument, VENDOR_VARIABLE, VENDORS)
 
 
-def first_use() -> str:
-    """TILEWRIGHT_FIRST_USE, one of FIRST_USES. Raises ConfigError for anything else."""
-    return _one_of(FIRST_USE_VARIABLE, FIRST_USES)
+def first_use(argument: str | None = None) -> str:
+    """One of FIRST_USES: the argument `first_use` of a call, else TILEWRIGHT_FIRST_USE. Raises ConfigError for another
+    text."""
+    return _one_of("first_use", argument, FIRST_USE_VARIABLE, FIRST_USES)
 
 
 def compiler(variable: str) -> str:
@@ -66,7 +67,10 @@ def cache_folder() -> Path | None:
     return _folder(CACHE_VARIABLE) or _of_user(platformdirs.user_cache_path)
 
 
-def _one_of(variable: str, choices: tuple[str, ...]) -> str:
+def _one_of(name: str, argument: str | None, variable: str, choices: tuple[str, ...]) -> str:
+    if argument is not None:
+        check(argument in choices, f"{name} must be {' or '.join(map(repr, choices))}, got {argument!r}")
+        return argument
     value = os.environ.get(variable, "") or choices[0]
     check(value in choices, f"{variable} must be {' or '.join(choices)}, got {value!r}")
     return value

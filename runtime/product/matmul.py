@@ -139,7 +139,7 @@ class Library:
         problem = Problem.parse(_one_shape(shape, m, n, k), dtype, trans, accuracy, trans_a=trans_a, trans_b=trans_b)
         opened = device_of(device)
         measure = self._first_use(first_use, seconds)
-        beside = self._beside(_vendor(vendor))
+        beside = self._beside(settings.vendor(vendor))
         records = Store(check_path("store", store))
         return load_on(opened, problem, records, self._ranking, measure, beside, self._note)
 
@@ -223,7 +223,7 @@ class Library:
             stored_a, stored_b = (turned(view) if trans else view for view, trans in zip((a, b), trans))
             problem, stored, lds, swapped = laid_out(problem, stored_a, stored_b, out)
             trans = trans[::-1] if swapped else trans
-            where = _selector(a.place, device), _vendor(vendor)
+            where = _selector(a.place, device), settings.vendor(vendor)
 
             def operands() -> Operands:
                 c = kind.empty(like, problem.m, problem.n)
@@ -288,7 +288,7 @@ class Library:
         )
         check_graphs(graphs)
         opened = device_of(device)
-        where = opened.info.selector, _vendor(vendor)
+        where = opened.info.selector, settings.vendor(vendor)
         for problem in problems:
             first_use = self._first_use("measure" if measure else None, seconds)
             with opened.entered():
@@ -413,7 +413,7 @@ class Library:
 
     def _first_use(self, first_use: str | None, seconds: float) -> Measured | None:
         """The function that measures a shape that was not tuned, None for `predict`."""
-        chosen = _one_of("first_use", settings.FIRST_USES, settings.first_use() if first_use is None else first_use)
+        chosen = settings.first_use(first_use)
         check_type("seconds", seconds, (int, float), "a number")
         check(0 < seconds < 1e9, f"seconds must be positive and below 10^9, got {seconds}")
         if chosen != "measure":
@@ -464,17 +464,6 @@ class Library:
         if len(self._kernels) >= _MAX_KERNELS and free:
             self._plans.drop(self._kernels.pop(min(free, key=lambda key: self._kernels[key].used)))
         return ready
-
-
-def _one_of(name: str, choices: Sequence[str], value: str) -> str:
-    """The value of an argument. Raises ConfigError unless it is one of the choices."""
-    check(value in choices, f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")
-    return value
-
-
-def _vendor(vendor: str | None) -> str:
-    """Whether products may go to the vendor's library: `auto` or `never`. Raises ConfigError."""
-    return _one_of("vendor", settings.VENDORS, settings.vendor() if vendor is None else vendor)
 
 
 def _selector(place: str, device: str | None) -> str:

@@ -217,18 +217,25 @@ class Store:
         return self.root.joinpath("records", f"{key_digest(device_key, problem)}.json")
 
     def _own(self, path: Path) -> Record | None:
-        # A reader goes on without a file that it cannot use.
+        """The record of a file for a reader, who goes on without a file that cannot be used. Raises StoreVersionError.
+        """
+        damage: _DamagedError | None = None
         try:
-            return _read(path)
-        except _DamagedError as error:
-            return self._set_damaged_aside(path, error)
+            try:
+                return _read(path)
+            except _DamagedError as error:
+                damage = error
+                with self._locked(path):  # a writer may have replaced it meanwhile
+                    return self._reread(path)
         except StoreVersionError:
             raise
         except (ConfigError, StoreError) as error:
-            if isinstance(error, StoreError) and not os.access(path.parent, os.R_OK | os.X_OK):
+            if damage is not None and isinstance(error, StoreError):
+                _warn(f"{path} is damaged ({damage}) and stays where it is: {error}")
+            elif isinstance(error, StoreError) and not os.access(path.parent, os.R_OK | os.X_OK):
                 _warn(self._unreadable(error))  # with the text of a listing, so that one fault is reported once
-                return None
-            _warn(f"{error}; passed over" if str(path) in str(error) else f"{path}: {error}; passed over")
+            else:
+                _warn(f"{error}; passed over" if str(path) in str(error) else f"{path}: {error}; passed over")
             return None
 
     def _own_records(self) -> Iterator[Record]:
@@ -253,20 +260,6 @@ class Store:
     def _unreadable(self, error: Exception) -> str:
         reason = error if isinstance(error, OSError) else error.__cause__
         return f"cannot read {self.root}: {getattr(reason, 'strerror', None) or error}; passed over"
-
-    def _set_damaged_aside(self, path: Path, error: _DamagedError) -> Record | None:
-        # The file is read again under the lock: a writer may have replaced it meanwhile.
-        try:
-            with self._locked(path):
-                return self._reread(path)
-        except StoreVersionError:
-            raise
-        except ConfigError as unknown:
-            _warn(f"{path}: {unknown}; passed over")
-            return None
-        except StoreError as failure:
-            _warn(f"{path} is damaged ({error}) and stays where it is: {failure}")
-            return None
 
     def _reread(self, path: Path) -> Record | None:
         # A writer moves a damaged file away, under the lock, and never overwrites it.
