@@ -85,12 +85,12 @@ def encoded_map(pointer: int, rows: int, cols: int, ld: int, dtype: DType, box: 
     return raw.raw[start : start + MAP_BYTES]
 
 
-Failed = Callable[[int], LaunchError]
+MakeError = Callable[[int], LaunchError]
 """Makes the error for a CUresult that is not 0."""
 
 
 def driver_launch(
-    function: int, launch: LaunchConfig, codes: str, pdl: bool, enter: Callable[[], None], failed: Failed
+    function: int, launch: LaunchConfig, codes: str, pdl: bool, enter: Callable[[], None], make_error: MakeError
 ) -> Launcher:
     """Return the launcher of one kernel on one grid.
 
@@ -99,10 +99,10 @@ def driver_launch(
     """
     extension = launcher.module()
     if extension is None:
-        return DriverLaunch(function, launch, codes, pdl, enter, failed)
+        return DriverLaunch(function, launch, codes, pdl, enter, make_error)
     address = ctypes.cast(_driver().cuLaunchKernelEx, ctypes.c_void_p).value
     how = launch.grid, launch.block, launch.dynamic_smem_bytes
-    made: Launcher = extension.Launch(address, function, *how, codes, pdl, enter, failed)
+    made: Launcher = extension.Launch(address, function, *how, codes, pdl, enter, make_error)
     return made
 
 
@@ -110,14 +110,14 @@ class DriverLaunch:
     """A Launcher in Python, which does what `Launch` of the extension does in C."""
 
     def __init__(
-        self, function: int, launch: LaunchConfig, codes: str, pdl: bool, enter: Callable[[], None], failed: Failed
+        self, function: int, launch: LaunchConfig, codes: str, pdl: bool, enter: Callable[[], None], error: MakeError
     ) -> None:
         self._block = ParameterBlock(codes)
         self._attribute = _Attribute(_PDL, 0, 1)
         attributes = ctypes.pointer(self._attribute)
         self._config = _Config(launch.grid, launch.block, launch.dynamic_smem_bytes, None, attributes, int(pdl))
         self._given = ctypes.byref(self._config), ctypes.c_void_p(function), self._block.pointers, None
-        self._pack, self._stream, self._enter, self._failed = self._block.pack, 0, enter, failed
+        self._pack, self._stream, self._enter, self._make_error = self._block.pack, 0, enter, error
         self._lock = Lock()  # the arguments have one place
         self._launch = _driver().cuLaunchKernelEx
 
@@ -135,7 +135,7 @@ class DriverLaunch:
                 self._enter()
                 status = self._launch(*self._given)
         if status:
-            raise self._failed(status)
+            raise self._make_error(status)
 
 
 def load_now(function: int) -> None:

@@ -55,10 +55,10 @@ def problem_of(a: View, b: View, accuracy: object) -> Problem:
     if a.dtype is not b.dtype:
         names = a.dtype.numpy_name, b.dtype.numpy_name
         raise ArgumentTypeError(f"a is {names[0]} and b is {names[1]}: cast one of them first")
-    return Problem(m, n, k, a.dtype, transposed(a), transposed(b), Grade.parse(accuracy))
+    return Problem(m, n, k, a.dtype, is_transposed(a), is_transposed(b), Grade.parse(accuracy))
 
 
-def transposed(view: View) -> bool:
+def is_transposed(view: View) -> bool:
     """Whether the view is the transpose of an array that lies row by row."""
     size = view.dtype.size_bytes
     row, col = view.strides
@@ -66,7 +66,7 @@ def transposed(view: View) -> bool:
     return view.shape[1] > 1 and col != size and (row == size or view.shape[0] == 1)
 
 
-def turned(view: View) -> View:
+def transpose_of(view: View) -> View:
     """The transpose of a view."""
     return View(view.pointer, view.shape[::-1], view.strides[::-1], view.dtype, view.place, view.writable)
 
@@ -85,9 +85,9 @@ def laid_out(
     whether it is the transpose of the caller's product, as for an `out` that lies column by column. Raises ShapeError,
     ArgumentTypeError, DeviceMismatchError and LayoutError with the caller's names.
     """
-    swapped = out is not None and out.shape == (problem.m, problem.n) and transposed(out)
+    swapped = out is not None and out.shape == (problem.m, problem.n) and is_transposed(out)
     if swapped and out is not None:
-        problem, a, b, out = problem.transposed, b, a, turned(out)
+        problem, a, b, out = problem.transposed, b, a, transpose_of(out)
     names, views = names_of(swapped), (a, b) if out is None else (a, b, out)
     shapes = problem.stored_a, problem.stored_b, (problem.m, problem.n)
     lds = [1, 1, max(1, problem.n)]

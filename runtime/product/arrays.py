@@ -273,7 +273,7 @@ def kind_of(array: Any) -> Kind | None:
     return kind
 
 
-def adopted(name: str, array: Any) -> Any:
+def as_array(name: str, array: Any) -> Any:
     """The array itself where it is one of NumPy, CuPy or torch, else the same memory as a NumPy or CuPy array.
 
     Raises ArgumentTypeError for what is no array, and for subclasses whose meaning would be lost.
@@ -306,7 +306,7 @@ def adopted(name: str, array: Any) -> Any:
     raise ArgumentTypeError(f"{name} {_WANTED}, got {typename}{hint}")
 
 
-def returned(like: Any, result: Any) -> Any:
+def in_library_of(like: Any, result: Any) -> Any:
     """The result as an array of the library that `like` belongs to, where `like` names its library."""
     if kind_of(like) is not None or not hasattr(like, "__array_namespace__"):
         return result

@@ -20,7 +20,7 @@ from .program import Step, Value
 
 _NO_MATRIX = (0,) * 8
 
-Named = tuple[str, int]
+Matrix = tuple[str, int]
 """A matrix: its address by its name in a Program, and its leading dimension in elements."""
 
 
@@ -56,9 +56,9 @@ class Packing:
         starts = first, first + (self._bytes[0] if self._packs[0] else 0)
         return tuple(start for start, packs in zip(starts, self._packs) if packs)
 
-    def step(self, *operands: Named) -> tuple[Step, list[Named]]:
+    def step(self, *operands: Matrix) -> tuple[Step, list[Matrix]]:
         """The launch that packs A, B or both, and the matrices that the kernel reads in their place."""
-        values, read = list[Value](), list[Named]()
+        values, read = list[Value](), list[Matrix]()
         for operand, name, ld, packs in zip(operands, ("copy_a", "copy_b"), self._lds, self._packs):
             read.append((name, ld) if packs else operand)
             values += [*operand, name, ld] if packs else []
@@ -82,7 +82,7 @@ class Splitting:
         """Address of the terms in their memory."""
         return (memory,)
 
-    def step(self, *operands: Named) -> Step:
+    def step(self, *operands: Matrix) -> Step:
         """The launch that splits A and B."""
         (a, lda), (b, ldb) = operands
         return self._launch, [a, lda, b, ldb, *self.names, *self._sizes]
@@ -119,13 +119,13 @@ class Padding:
         """Addresses of the copies in their memory."""
         return memory, memory + self._bytes[0], memory + self._bytes[0] + self._bytes[1]
 
-    def before(self, matrices: tuple[Named, Named, Named], reads: bool, adds: bool) -> list[Step]:
+    def before(self, matrices: tuple[Matrix, Matrix, Matrix], reads: bool, adds: bool) -> list[Step]:
         """The launches that copy A and B if the kernel `reads` them, and C if it `adds` to it."""
         of_matrices = zip(matrices, self._stored, self.copies, self._padded)
         a, b, c = (list[Value]((*matrix, *shape, *copy, *padded)) for matrix, shape, copy, padded in of_matrices)
         steps: list[Step] = [(self._in, [*a, *b])] if reads else []
         return [*steps, (self._add, [*c, *_NO_MATRIX])] if adds else steps
 
-    def after(self, copy: Named, matrix: Named) -> Step:
+    def after(self, copy: Matrix, matrix: Matrix) -> Step:
         """The launch that copies the caller's C out of the padded one."""
         return self._out, [*copy, *self._stored[2], *matrix, *self._stored[2], *_NO_MATRIX]

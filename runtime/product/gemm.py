@@ -204,12 +204,12 @@ def refuse_capture(device: Device, kind: Kind, problem: Problem, remedy: str) ->
     check(not capturing, f"{text}: {remedy}", CaptureError)
 
 
-Measured = Callable[[Device, Problem, Store, LookupResult], LookupResult]
+MeasureShape = Callable[[Device, Problem, Store, LookupResult], LookupResult]
 """Measures a shape without a record, and returns the fastest kernel."""
 
 
 def load_on(
-    device: Device, problem: Problem, store: Store, ranking: Ranking, measure: Measured | None = None,
+    device: Device, problem: Problem, store: Store, ranking: Ranking, measure: MeasureShape | None = None,
     faster: Callable[[OwnKernel], VendorFallback | None] | None = None,
     loaded: Callable[[Kernel | VendorProduct], None] = lambda product: None,
 ) -> Gemm:  # fmt: skip

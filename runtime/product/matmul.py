@@ -30,9 +30,9 @@ from ..device.protocol import Device, DeviceInfo, DeviceName, Operand
 from ..locks import Lock
 from ..store.lookup import LookupResult, Ranking
 from ..store.store import Store
-from .arguments import called, check_graphs, laid_out, number, problem_of, refuse, turned
+from .arguments import called, check_graphs, laid_out, number, problem_of, refuse, transpose_of
 from .arrays import KINDS, A, Copy, Kind, View, kind_of
-from .gemm import Gemm, Measured, load_on, refuse_capture
+from .gemm import Gemm, MeasureShape, load_on, refuse_capture
 from .kernel import Kernel
 from .plan import CallPlan, CallPlans, ReadyKernel, first_call
 from .vendor import Faster, Operands, OwnKernel, VendorFallback, VendorProduct, started
@@ -214,13 +214,13 @@ class Library:
             return self._tracked(a, b, out, alpha, beta, accuracy, device, vendor)
         plan = None if key is None else self._plans.find((device, accuracy, vendor, key))
 
-        def planned(kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> CallPlan:
+        def make_plan(kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> CallPlan:
             plan = None if key is None else self._plans.find((device, accuracy, vendor, key))
             if plan is not None:  # there is one for the copies, or for arrays of another kind
                 return plan
             problem = problem_of(a, b, accuracy)
             trans = problem.trans_a, problem.trans_b
-            stored_a, stored_b = (turned(view) if trans else view for view, trans in zip((a, b), trans))
+            stored_a, stored_b = (transpose_of(view) if trans else view for view, trans in zip((a, b), trans))
             problem, stored, lds, swapped = laid_out(problem, stored_a, stored_b, out)
             trans = trans[::-1] if swapped else trans
             where = _selector(a.place, device), settings.vendor(vendor)
@@ -241,7 +241,7 @@ class Library:
                     self._plans.keep((device, accuracy, vendor, key), ready, plan)
             return plan
 
-        return first_call(a, b, out, alpha, beta, copy, plan, planned, transposes=True)
+        return first_call(a, b, out, alpha, beta, copy, plan, make_plan, transposes=True)
 
     @called("tilewright.prepare")
     def prepare(
@@ -411,7 +411,7 @@ class Library:
         for each in (*loaded, *started()):
             each.release()
 
-    def _first_use(self, first_use: str | None, seconds: float) -> Measured | None:
+    def _first_use(self, first_use: str | None, seconds: float) -> MeasureShape | None:
         """The function that measures a shape that was not tuned, None for `predict`."""
         chosen = settings.first_use(first_use)
         check_type("seconds", seconds, (int, float), "a number")
@@ -427,7 +427,7 @@ class Library:
         return (lambda own: self._faster(own, operands)) if vendor == "auto" else None
 
     def _ready(
-        self, problem: Problem, where: tuple[str, str], kind: Kind | None, measure: Measured | None = None,
+        self, problem: Problem, where: tuple[str, str], kind: Kind | None, measure: MeasureShape | None = None,
         operands: Callable[[], Operands] | None = None,
     ) -> ReadyKernel:  # fmt: skip
         """The kernel for a problem, which is loaded if it is missing, or if it has to be measured and was not."""
@@ -451,7 +451,7 @@ class Library:
             return ready
 
     def _new(
-        self, problem: Problem, selector: str, vendor: str, kind: Kind | None, measure: Measured | None,
+        self, problem: Problem, selector: str, vendor: str, kind: Kind | None, measure: MeasureShape | None,
         operands: Callable[[], Operands] | None,
     ) -> ReadyKernel:  # fmt: skip
         device = device_of(selector)

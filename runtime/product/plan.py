@@ -8,8 +8,8 @@ from typing import Any
 from ...codegen.errors import ArgumentTypeError, DeviceMismatchError, LayoutError, ShapeError, check
 from ...codegen.problem import DType
 from ..device import launcher
-from .arguments import check_apart, check_start, check_written, leading, names_of, number, transposed, turned
-from .arrays import Kind, View, adopted, kind_of, returned
+from .arguments import check_apart, check_start, check_written, is_transposed, leading, names_of, number, transpose_of
+from .arrays import Kind, View, as_array, in_library_of, kind_of
 from .kernel import Kernel, Laid
 from .vendor import LaidVendor, VendorProduct
 
@@ -42,30 +42,15 @@ class CallPlan:
     """Plan for calls of one kernel with arrays of one kind and one layout."""
 
     __slots__ = (
-        "_device",
-        "_index",
-        "_kind",
-        "_lds",
-        "_least",
-        "_odd",
-        "_pointer",
-        "_ready",
-        "_run",
-        "_size",
-        "_span_a",
-        "_span_b",
-        "_span_c",
-        "_stream",
-        "_swapped",
-        "_turned",
-        "tracks",
+        "_device", "_index", "_kind", "_lds", "_least", "_odd", "_pointer", "_ready", "_run", "_size", "_span_a",
+        "_span_b", "_span_c", "_stream", "_swapped", "_transposed", "tracks",
     )  # fmt: skip
 
     def __init__(
         self, ready: ReadyKernel, kind: Kind, place: str, lds: tuple[int, int, int],
-        turned: tuple[bool, bool] = (False, False), swapped: bool = False,
+        transposed: tuple[bool, bool] = (False, False), swapped: bool = False,
     ) -> None:  # fmt: skip
-        """`turned` says whether A and B of the kernel come as the transposes of what is stored. With `swapped` the
+        """`transposed` says whether A and B of the kernel come as the transposes of what is stored. With `swapped` the
         kernel computes the transpose of the caller's product: its A is `b`, its B is `a`, and its C `out` transposed.
         """
         kernel = ready.kernel
@@ -75,7 +60,7 @@ class CallPlan:
         self._run, self._pointer, self._stream = kernel.laid(*lds), kind.pointer, kind.stream
         self._index = None if place == "host" else int(place.partition(":")[2])
         """Number of the arrays' GPU, None for the processor's memory."""
-        self._turned, self._swapped = turned, swapped
+        self._transposed, self._swapped = transposed, swapped
         problem, self._size, self._lds = kernel.problem, kernel.problem.dtype.size_bytes, lds
         self._odd = self._size - 1
         self._least = 0.0 if problem.dtype is DType.DOUBLE else problem.dtype.smallest_subnormal
@@ -164,8 +149,8 @@ class CallPlan:
             check_apart(problem, (pointer(a), pointer(b), pointer(out)), self._lds, names_of(self._swapped))
         xp = self._device.xp
         host_a, host_b, host_c = (
-            self._kind.numpy(array).T if turned else self._kind.numpy(array)
-            for array, turned in zip((a, b, result), (*self._turned, self._swapped))
+            self._kind.numpy(array).T if transposed else self._kind.numpy(array)
+            for array, transposed in zip((a, b, result), (*self._transposed, self._swapped))
         )
         inside = xp.asarray(host_a, order="C"), xp.asarray(host_b, order="C")
         if not host_c.size:
@@ -221,18 +206,18 @@ class CallPlans:
             self._plans.pop(key, None)
 
 
-Planned = Callable[[Kind, Hashable | None, View, View, View | None, Any], CallPlan]
+MakePlan = Callable[[Kind, Hashable | None, View, View, View | None, Any], CallPlan]
 """Makes the plan for three arrays, from their kind, their key, their views and the first array itself. The key is None
 where the plan cannot be stored."""
 
 
 def first_call(
-    a: Any, b: Any, out: Any, alpha: Any, beta: Any, copy: str, plan: CallPlan | None, planned: Planned,
+    a: Any, b: Any, out: Any, alpha: Any, beta: Any, copy: str, plan: CallPlan | None, make_plan: MakePlan,
     transposes: bool = False,
 ) -> Any:  # fmt: skip
     """A product without a stored plan, or of copies: the arrays are checked, converted and, as `copy` says, copied.
 
-    `plan` is the stored one, if any, and `planned` makes another. `transposes` says whether transposed operands are
+    `plan` is the stored one, if any, and `make_plan` makes another. `transposes` says whether transposed operands are
     used as they lie, as `out` always is.
     """
     check(copy in ("never", "if-needed"), f"copy must be 'never' or 'if-needed', got {copy!r}", ArgumentTypeError)
@@ -244,7 +229,7 @@ def first_call(
                 raise
     alpha, beta = number("alpha", alpha), number("beta", beta)
     check(beta == 0 or out is not None, f"beta is {beta!r}, so out must be given: it is C", ShapeError)
-    arrays = {"a": adopted("a", a), "b": adopted("b", b)} | ({} if out is None else {"out": adopted("out", out)})
+    arrays = {"a": as_array("a", a), "b": as_array("b", b)} | ({} if out is None else {"out": as_array("out", out)})
     views, kind = dict[str, View](), kind_of(arrays["a"])
     assert kind is not None
     for name, array in arrays.items():
@@ -265,10 +250,10 @@ def first_call(
                 views[name] = kind.view(name, arrays[name])
     target = arrays.get("out")
     key = kind.key(arrays["a"], arrays["b"], target)
-    plan = planned(kind, key, views["a"], views["b"], views.get("out"), arrays["a"])
+    plan = make_plan(kind, key, views["a"], views["b"], views.get("out"), arrays["a"])
     result = plan(arrays["a"], arrays["b"], target, alpha, beta)
     if out is None:
-        return returned(a, result)
+        return in_library_of(a, result)
     if target is not whole:
         kind.assign(whole, target)
     return out
@@ -277,7 +262,7 @@ def first_call(
 def _takes(name: str, view: View, transposes: bool) -> bool:
     """Whether a kernel takes the layout of an operand, transposed or not."""
     try:
-        leading(name, turned(view) if transposes and transposed(view) else view)
+        leading(name, transpose_of(view) if transposes and is_transposed(view) else view)
     except LayoutError:
         return False
     return True

@@ -9,7 +9,7 @@ from ..device.protocol import Buffer, Device
 _MOST_STREAMS = 16
 """Most streams whose memory a kernel keeps; past it the set of the least recently used stream is freed."""
 
-Addresses = Callable[[tuple[int, ...]], tuple[int, ...]]
+ArgumentsOf = Callable[[tuple[int, ...]], tuple[int, ...]]
 """Returns the arguments of launches for the addresses of a set's buffers, the counters last."""
 
 
@@ -43,7 +43,7 @@ class Scratch:
     they are 0 at each replay. Not safe between threads: the caller holds a lock.
     """
 
-    def __init__(self, device: Device, sizes: tuple[int, ...], counter_bytes: int, addresses: Addresses) -> None:
+    def __init__(self, device: Device, sizes: tuple[int, ...], counter_bytes: int, addresses: ArgumentsOf) -> None:
         """`sizes` are the bytes of buffers with any contents. The counters, `counter_bytes` in all, are 0 before the
         first launch."""
         self._device, self._sizes, self._counter_bytes, self._addresses = device, sizes, counter_bytes, addresses

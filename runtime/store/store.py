@@ -217,8 +217,7 @@ class Store:
         return self.root.joinpath("records", f"{key_digest(device_key, problem)}.json")
 
     def _own(self, path: Path) -> Record | None:
-        """The record of a file for a reader, who goes on without a file that cannot be used. Raises StoreVersionError.
-        """
+        """The record of a file for a reader, who goes on without an unusable file. Raises StoreVersionError."""
         damage: _DamagedError | None = None
         try:
             try:
