@@ -3,7 +3,7 @@
 import os
 from _thread import get_ident  # `threading` takes a while, too
 
-TYPE_CHECKING = False  # as `typing` has it, whose import takes a while
+TYPE_CHECKING = False  # importing it from `typing` takes a while
 if TYPE_CHECKING:
     from .api import (
         DType,

@@ -48,7 +48,8 @@ _PROBE_BYTES = 1 << 20
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _PRIVATE = "tilewright-"
 
-_mark = ""  # of a process whose parent removes what it leaves
+_mark = ""
+"""Part of the name of this process's private folder, by which its parent can remove the folder."""
 _broken: set[Path | None] = set()
 """Caches that could not be written, None for a user without a home: one warning was given of each."""
 
@@ -58,7 +59,7 @@ class CacheWarning(UserWarning):
 
 
 class _BadEntryError(Exception):
-    """Not what a compiler put there: damaged, swapped, a link, or another user's."""
+    """An entry is damaged, swapped, a link, or another user's."""
 
 
 def entry_key(compiler: Compiler, source: KernelSource) -> str:

@@ -14,7 +14,7 @@ from .protocol import DeviceInfo
 
 _CPU = Path("/sys/devices/system/cpu/cpu0")
 _UNKNOWN_CLOCK_MHZ = 2000.0
-"""Clock of a processor whose system tells none: shares of a peak of zero would be infinite."""
+"""Clock in MHz of a processor whose system reports none: shares of a peak of zero would be infinite."""
 
 
 def host_info() -> DeviceInfo:
@@ -33,7 +33,7 @@ def host_info() -> DeviceInfo:
 
 
 def clock_now_mhz() -> float | None:
-    """Clock of the fastest core now, where the system tells."""
+    """Clock of the fastest core now in MHz, None where the system reports none."""
     lines = system_text(Path("/proc/cpuinfo")).splitlines()
     return max((float(line.partition(":")[2]) for line in lines if line.startswith("cpu MHz")), default=None)
 

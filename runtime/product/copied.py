@@ -19,6 +19,9 @@ from ..device.protocol import Function, Launcher
 from .program import Step, Value
 
 _NO_MATRIX = (0,) * 8
+"""Arguments of a padding launch in place of a second matrix."""
+_COPIES = "copy_a", "copy_b"
+"""Names of the addresses of packed copies of A and B."""
 
 Matrix = tuple[str, int]
 """A matrix: its address by its name in a Program, and its leading dimension in elements."""
@@ -29,39 +32,36 @@ class Packing:
 
     def __init__(self, problem: Problem, config: Config, function: Function) -> None:
         size, extents = problem.dtype.size_bytes, (problem.m, problem.n)
-        self._k, self._packs = problem.k, config.packs
         self._sizes = problem.m, problem.n, problem.k
-        self._lds = [packed_ld(extent, size) for extent in extents]
-        self._bytes = [problem.k * ld * size for ld in self._lds]
-        self.nbytes = sum(count for count, packs in zip(self._bytes, self._packs) if packs) + PACKED_BYTES
+        self._lds = {
+            name: packed_ld(extent, size) for name, extent, packs in zip(_COPIES, extents, config.packs) if packs
+        }
+        """Leading dimension of each copy in elements, by its name."""
+        self.names = tuple(self._lds)
+        """Names of the addresses."""
+        self._bytes = [problem.k * ld * size for ld in self._lds.values()]
+        self.nbytes = sum(self._bytes) + PACKED_BYTES
         """Bytes of the copies."""
-        ctas = sum(
-            -(-ld // PACK_TILE) * -(-problem.k // PACK_TILE) for ld, packs in zip(self._lds, self._packs) if packs
-        )
+        ctas = sum(-(-ld // PACK_TILE) * -(-problem.k // PACK_TILE) for ld in self._lds.values())
         launch = LaunchConfig((max(1, ctas), 1, 1), (PACK_THREADS, 1, 1))
-        self._launch = function.bound(launch, "QiQi" * sum(self._packs) + "iii")
+        self._launch = function.bound(launch, "QiQi" * len(self.names) + "iii")
 
     def shapes(self, *stored: tuple[int, int]) -> list[tuple[int, int]]:
         """Rows and columns of A and B as the kernel reads them, from those of the stored matrices."""
-        return [(self._k, ld) if packs else shape for shape, ld, packs in zip(stored, self._lds, self._packs)]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the addresses."""
-        return tuple(name for name, packs in zip(("copy_a", "copy_b"), self._packs) if packs)
+        k = self._sizes[2]
+        return [(k, self._lds[name]) if name in self._lds else shape for name, shape in zip(_COPIES, stored)]
 
     def addresses(self, memory: int) -> tuple[int, ...]:
         """Addresses of the copies in their memory."""
         first = memory + -memory % PACKED_BYTES
-        starts = first, first + (self._bytes[0] if self._packs[0] else 0)
-        return tuple(start for start, packs in zip(starts, self._packs) if packs)
+        return (first, first + self._bytes[0])[: len(self.names)]
 
     def step(self, *operands: Matrix) -> tuple[Step, list[Matrix]]:
         """The launch that packs A, B or both, and the matrices that the kernel reads in their place."""
-        values, read = list[Value](), list[Matrix]()
-        for operand, name, ld, packs in zip(operands, ("copy_a", "copy_b"), self._lds, self._packs):
-            read.append((name, ld) if packs else operand)
-            values += [*operand, name, ld] if packs else []
+        values = list[Value]()
+        for name, operand in zip(_COPIES, operands):
+            values += [*operand, name, self._lds[name]] if name in self._lds else []
+        read = [(name, self._lds[name]) if name in self._lds else operand for name, operand in zip(_COPIES, operands)]
         return (self._launch, [*values, *self._sizes]), read
 
 

@@ -172,7 +172,7 @@ class Gemm:
 
     def _plan(self, kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> CallPlan:
         plan = self._plan_of(key)
-        if plan is not None:  # of copies, or of arrays of another kind
+        if plan is not None:  # there is one for the copies, or for arrays of another kind
             return plan
         _, _, lds, swapped = laid_out(self.problem, a, b, out)
         if a.place not in ("host", self.device.selector):

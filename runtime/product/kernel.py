@@ -144,8 +144,8 @@ class Kernel(Product):
     def masks(self, *lds: int) -> tuple[int, ...]:
         """Bits that must be 0 in the addresses of A, B and C, so that the kernel's vectors are aligned."""
         multiples = self._multiples if self._sizes[2] else (1, 1, self._multiples[2])  # A and B are not read with k = 0
-        askew = any(ld * self.problem.dtype.size_bytes % multiple for ld, multiple in zip(lds, multiples))
-        return (-1, -1, -1) if askew else tuple(multiple - 1 for multiple in multiples)
+        unaligned = any(ld * self.problem.dtype.size_bytes % multiple for ld, multiple in zip(lds, multiples))
+        return (-1, -1, -1) if unaligned else tuple(multiple - 1 for multiple in multiples)
 
     def program(self, lds: tuple[int, int, int], reads: bool, adds: bool = True) -> Program:
         """The launches of a product with these leading dimensions; `reads` says whether A and B are read, as alpha is
@@ -189,11 +189,11 @@ class Kernel(Product):
 class Laid:
     """A kernel for matrices with certain leading dimensions: a Run."""
 
-    __slots__ = ("_askew", "_idle", "_kernel", "_lds", "masks", "program")
+    __slots__ = ("_idle", "_kernel", "_lds", "_unaligned", "masks", "program")
 
     def __init__(self, kernel: Kernel, lds: tuple[int, int, int]) -> None:
         self._kernel, self._lds = kernel, lds
-        self._askew: Run | None = None
+        self._unaligned: Run | None = None
         self.masks = kernel.masks(*lds)
         """Bits of the addresses of A, B and C that must be 0; else the unaligned instance serves."""
         self.program = kernel.program(lds, True)
@@ -203,9 +203,9 @@ class Laid:
     def __call__(self, stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
         mask_a, mask_b, mask_c = self.masks
         if a & mask_a or b & mask_b or c & mask_c:
-            if self._askew is None:
-                self._askew = self._kernel.unaligned(capturing).laid(*self._lds)
-            self._askew(stream, capturing, a, b, c, alpha, beta)
+            if self._unaligned is None:
+                self._unaligned = self._kernel.unaligned(capturing).laid(*self._lds)
+            self._unaligned(stream, capturing, a, b, c, alpha, beta)
         else:
             (self.program if alpha != 0 else self._idle)(stream, capturing, a, b, c, alpha, beta)
 

@@ -321,7 +321,7 @@ class Library:
         Args:
             served: one shape or a sequence of them, each "1024x768x512", "1024" for a cube, (m, n, k), a Problem, or a
                 Served, which has a kernel and an architecture of its own. The store gives the kernels of the others.
-            name: of the functions and files; None for one that tells the product: `gemm_f32_nn_1024x768x512`.
+            name: name of the functions and files; None for a name made of the product: `gemm_f32_nn_1024x768x512`.
             layout: which files to make; None for these two.
             options: more of the command that writes the files again, for their banner.
             dtype: as for `load`.
@@ -509,7 +509,7 @@ def _name(value: Any) -> str:
 
 def _quoted(path: Path) -> str:
     """A path quoted for the shell, in a comment of C."""
-    import shlex  # for files alone
+    import shlex  # only emitted files need it
 
     return "".join(letter if letter.isprintable() else "?" for letter in shlex.quote(path.as_posix()))
 

@@ -75,7 +75,7 @@ class Vendor:
         self.scratch = Scratch(device, sizes, 0, lambda addresses: addresses)
 
     def set_aside(self, count: int) -> None:
-        """Have memory ready for so many graphs. Raises LaunchError."""
+        """Make memory ready for `count` graphs. Raises LaunchError."""
         with self.lock.alone():
             self.scratch.set_aside(count)
 
@@ -130,7 +130,7 @@ class VendorProduct(Product):
         return LaidVendor(self, (lda, ldb, ldc))
 
     def prepare_graphs(self, count: int) -> None:
-        """Have memory ready for so many graphs: they hold our kernel, or the library's product where a like one was
+        """Make memory ready for `count` graphs: they hold our kernel, or the library's product where a like one was
         launched before. Raises LaunchError."""
         if self._own.compiled:
             self._own.compiled.prepare_graphs(count)

@@ -325,7 +325,7 @@ def _read(path: Path) -> Record | None:
     except FileNotFoundError:
         return None
     except OSError:
-        return _read_anew(path)  # which raises the reason
+        return _read_anew(path)  # reading raises the reason
     if time.time_ns() - max(facts.st_mtime_ns, facts.st_ctime_ns) <= _SETTLED_NS:
         return _read_anew(path)
     return _read_settled(path, facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size)
