@@ -5,7 +5,7 @@ from typing import Any
 
 from ...codegen.errors import LaunchError, check
 from ...codegen.problem import DType, Problem
-from .protocol import Launcher, Multiplied
+from .protocol import Elements, Launcher
 
 WORKSPACE_BYTES = 64 << 20
 """Size of a workspace; more than cuBLAS's default for Hopper."""
@@ -13,7 +13,7 @@ _DEFAULT_MATH = 0  # CUBLAS_DEFAULT_MATH: no TF32
 _DEFAULT_ALGORITHM = -1  # CUBLAS_GEMM_DEFAULT
 _FLOAT = 0  # CUDA_R_32F
 _COMPUTE, _COMPUTE_TF32 = 68, 77  # CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32
-_TYPES = {Multiplied.TF32: (_FLOAT, _COMPUTE_TF32), Multiplied.HALF: (2, _COMPUTE), Multiplied.BFLOAT16: (14, _COMPUTE)}
+_TYPES = {Elements.TF32: (_FLOAT, _COMPUTE_TF32), Elements.HALF: (2, _COMPUTE), Elements.BFLOAT16: (14, _COMPUTE)}
 _ADDRESS, _INT = ctypes.c_void_p, ctypes.c_int
 
 
@@ -36,7 +36,7 @@ class Cublas:
         library.cublasSetMathMode.argtypes = _ADDRESS, _INT
         _ok(library.cublasSetMathMode(handle, _DEFAULT_MATH))
 
-    def gemm(self, problem: Problem, lda: int, ldb: int, ldc: int, multiplied: Multiplied = Multiplied.OWN) -> Launcher:
+    def gemm(self, problem: Problem, lda: int, ldb: int, ldc: int, elements: Elements = Elements.OWN) -> Launcher:
         library, handle = self._library, self._handle
         single = problem.dtype is DType.FLOAT
         call, kind = (library.cublasSgemm_v2, ctypes.c_float) if single else (library.cublasDgemm_v2, ctypes.c_double)
@@ -44,14 +44,14 @@ class Cublas:
         at_factor, at_factor_c = ctypes.addressof(factor), ctypes.addressof(factor_c)
         # cuBLAS counts in columns: it sees our row-major C as C^T = op(B)^T op(A)^T.
         shape = int(problem.trans_b), int(problem.trans_a), problem.n, problem.m, problem.k
-        element, compute = _TYPES.get(multiplied, (_FLOAT, _COMPUTE))
+        element, compute = _TYPES.get(elements, (_FLOAT, _COMPUTE))
 
         def typed(*values: Any) -> int:
             *sizes, factor, b, ldb, a, lda, factor_c, c, ldc = values
             operands = factor, b, element, ldb, a, element, lda, factor_c, c, _FLOAT, ldc
             return int(library.cublasGemmEx(*sizes, *operands, compute, _DEFAULT_ALGORITHM))
 
-        if multiplied is not Multiplied.OWN:
+        if elements is not Elements.OWN:
             call = typed
 
         def launch(stream: int, *values: Any) -> None:

@@ -22,7 +22,7 @@ from .host_compiler import HostCompiler
 from .host_info import clock_now_mhz, host_info
 from .images import load_image
 from .parameters import ParameterBlock
-from .protocol import Binary, Blas, Buffer, Device, DeviceInfo, Launch, Launcher, Multiplied
+from .protocol import Binary, Blas, Buffer, Device, DeviceInfo, Elements, Launch, Launcher
 
 _MAX_BLOCK = (1024, 1024, 64)
 _MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -201,9 +201,9 @@ class HostDevice(Device):
     def blas(self) -> Blas:
         return NumpyBlas()
 
-    def vendor(self, problem: Problem, multiplied: Multiplied = Multiplied.OWN) -> Launch:
-        check(multiplied is not Multiplied.TF32, "NumPy has no TF32", DeviceError)
-        return super().vendor(problem, multiplied)
+    def vendor(self, problem: Problem, elements: Elements = Elements.OWN) -> Launch:
+        check(elements is not Elements.TF32, "NumPy has no TF32", DeviceError)
+        return super().vendor(problem, elements)
 
     def clock_mhz(self) -> float | None:
         return clock_now_mhz()
@@ -222,7 +222,7 @@ class NumpyBlas:
 
     workspace_bytes, complete = 0, True
 
-    def gemm(self, problem: Problem, lda: int, ldb: int, ldc: int, multiplied: Multiplied = Multiplied.OWN) -> Launcher:
+    def gemm(self, problem: Problem, lda: int, ldb: int, ldc: int, elements: Elements = Elements.OWN) -> Launcher:
         dtype = np.dtype(problem.dtype.numpy_name)
 
         def launch(stream: int, *values: Any) -> None:
@@ -232,8 +232,8 @@ class NumpyBlas:
                 if alpha == 0:  # A and B are not read
                     out[:] = dtype.type(beta) * out if beta else 0
                     return
-                one = _multiplied(a, problem.stored_a, lda, dtype, multiplied)
-                other = _multiplied(b, problem.stored_b, ldb, dtype, multiplied)
+                one = _widened(a, problem.stored_a, lda, dtype, elements)
+                other = _widened(b, problem.stored_b, ldb, dtype, elements)
                 operands = one.T if problem.trans_a else one, other.T if problem.trans_b else other
                 product = np.matmul(*operands, out=None if beta else out)
                 if alpha != 1:
@@ -245,13 +245,11 @@ class NumpyBlas:
         return launch
 
 
-def _multiplied(
-    pointer: int, shape: tuple[int, int], ld: int, dtype: np.dtype[Any], multiplied: Multiplied
-) -> NDArray[Any]:
+def _widened(pointer: int, shape: tuple[int, int], ld: int, dtype: np.dtype[Any], elements: Elements) -> NDArray[Any]:
     """A stored operand in the type of C."""
-    if multiplied is Multiplied.HALF:
+    if elements is Elements.HALF:
         return _matrix(pointer, shape, ld, np.dtype(np.float16)).astype(dtype)
-    if multiplied is Multiplied.BFLOAT16:  # the first half of a float
+    if elements is Elements.BFLOAT16:  # the first half of a float
         return (_matrix(pointer, shape, ld, np.dtype(np.uint16)).astype(np.uint32) << 16).view(np.float32)
     return _matrix(pointer, shape, ld, dtype)
 

@@ -109,8 +109,8 @@ Launcher = Callable[..., None]
 Calling raises LaunchError."""
 
 
-class Multiplied(enum.StrEnum):
-    """Type in which the vendor's library multiplies elements of A and B; C and all sums have the problem's type."""
+class Elements(enum.StrEnum):
+    """Elements of A and B in a product of the vendor's library; C and all sums have the problem's type."""
 
     OWN = "own"
     """The problem's type."""
@@ -133,9 +133,9 @@ class Blas(Protocol):
     def complete(self) -> bool:
         """Whether it serves every product, also those with m, n, k or alpha of 0, which must not read A and B."""
 
-    def gemm(self, problem: Problem, lda: int, ldb: int, ldc: int, multiplied: Multiplied = Multiplied.OWN) -> Launcher:
+    def gemm(self, problem: Problem, lda: int, ldb: int, ldc: int, elements: Elements = Elements.OWN) -> Launcher:
         """Return the launcher of a product of matrices with these leading dimensions in elements, in IEEE arithmetic
-        where `multiplied` is OWN.
+        where `elements` is OWN.
 
         Its arguments are a stream, addresses of A, B and C, alpha, beta and the address of its workspace, if any. m, n,
         k and alpha are not 0 unless the library is `complete`.
@@ -276,7 +276,7 @@ class Device(Protocol):
         """Handle of all products that `vendor` makes: a handle stays, with memory of its own."""
         return self.blas()
 
-    def vendor(self, problem: Problem, multiplied: Multiplied = Multiplied.OWN) -> Launch:
+    def vendor(self, problem: Problem, elements: Elements = Elements.OWN) -> Launch:
         """Return a launch of the vendor's library for a problem, for one thread at a time, with a workspace that is
         allocated once. Leading dimensions of operands that are not of the problem's `dtype` count elements of theirs.
 
@@ -288,7 +288,7 @@ class Device(Protocol):
         def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
             lds = a.ld, b.ld, c.ld
             if lds not in launchers:
-                launchers[lds] = blas.gemm(problem, *lds, multiplied)
+                launchers[lds] = blas.gemm(problem, *lds, elements)
             with self.entered():
                 launchers[lds](self.stream(), a.pointer, b.pointer, c.pointer, alpha, beta, workspace.pointer)
 

@@ -7,7 +7,7 @@ import numpy as np
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.cublas import Cublas
 from tilewright.runtime.device.host import HostDevice
-from tilewright.runtime.device.protocol import Device, Multiplied
+from tilewright.runtime.device.protocol import Device, Elements
 from tilewright.runtime.product.vendor import OwnKernel, VendorFallback
 
 _ELEMENTS = {0: np.float32, 2: np.float16, 14: np.uint16}  # by cudaDataType; the bits of bfloat16s
@@ -103,8 +103,8 @@ class VendorHost(HostDevice):
     def blas(self) -> Cublas:
         return Cublas(self.library, 1)
 
-    def vendor(self, problem: Problem, multiplied: Multiplied = Multiplied.OWN) -> Any:
-        return Device.vendor(self, problem, multiplied)
+    def vendor(self, problem: Problem, elements: Elements = Elements.OWN) -> Any:
+        return Device.vendor(self, problem, elements)
 
     def capturing(self, stream: int) -> bool:
         return self.captured

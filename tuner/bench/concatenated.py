@@ -7,7 +7,7 @@ from pathlib import Path
 from ...codegen.problem import Grade, Problem
 from ...codegen.source import KernelSource, LaunchConfig
 from ...runtime.device.cache import compile_cached
-from ...runtime.device.protocol import Device, Launcher, Multiplied, Operand
+from ...runtime.device.protocol import Device, Elements, Launcher, Operand
 
 _TEXT = Path(__file__).with_name("concatenated.cu")
 _TILE, _THREADS = (64, 128), 256  # as in the text
@@ -19,7 +19,7 @@ _ALIGNED = 8
 class _Scheme:
     """Which terms are multiplied with which."""
 
-    multiplied: Multiplied
+    multiplied: Elements
     terms: int
     """Numbers that an element is the sum of."""
     of_a: tuple[int, ...]
@@ -28,8 +28,8 @@ class _Scheme:
 
 
 SCHEMES = {
-    Grade.NORMWISE: _Scheme(Multiplied.HALF, 2, (1, 0, 0), (0, 1, 0)),
-    Grade.ELEMENTWISE: _Scheme(Multiplied.BFLOAT16, 3, (2, 1, 0, 1, 0, 0), (0, 1, 2, 0, 1, 0)),
+    Grade.NORMWISE: _Scheme(Elements.HALF, 2, (1, 0, 0), (0, 1, 0)),
+    Grade.ELEMENTWISE: _Scheme(Elements.BFLOAT16, 3, (2, 1, 0, 1, 0, 0), (0, 1, 2, 0, 1, 0)),
 }
 """By grade of accuracy: three products of two halves, six of three bfloat16s."""
 
@@ -48,7 +48,7 @@ class Concatenated:
         self.products = len(scheme.of_a)
         """Products that count, and copies of terms of each operand."""
         self._device, self._problem = device, problem
-        self._scaled = scheme.multiplied is Multiplied.HALF
+        self._scaled = scheme.multiplied is Elements.HALF
         depth = -(-problem.k // _ALIGNED) * _ALIGNED
         self._operands, self._strides = list[Operand](), list[int]()
         for stored, trans, along_k in (
