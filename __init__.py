@@ -3,7 +3,7 @@
 import os
 from _thread import get_ident  # `threading` takes a while, too
 
-TYPE_CHECKING = False  # as `typing` has it, whose import takes a while
+TYPE_CHECKING = False  # importing it from `typing` takes a while
 if TYPE_CHECKING:
     from .api import (
         DType,
@@ -29,19 +29,19 @@ __all__ = [
     "prepare", "tune",
 ]  # fmt: skip
 
-# `tilewright.torch` lies in a folder of its own: at the root it would be what `import torch` finds in a checkout.
+# `tilewright.torch` lies in a folder of its own: at the root, `import torch` in a checkout would import it.
 __path__.append(f"{__path__[0]}/frameworks")
 
 
 _importing: set[int] = set()
-"""Threads that are importing what was asked for."""
+"""Threads that are importing an attribute of the package."""
 _lost = False
 """Whether this process was forked while a thread of its parent was importing."""
 
 
 def _imported(name: str) -> object:
-    """What the package offers, imported when it is first asked for: the command line, which lies below this package,
-    answers Ctrl-C before NumPy is there."""
+    """An attribute of the package, imported at its first use: the command line, which lies below this package, can then
+    answer Ctrl-C before NumPy is imported."""
     if name not in (*__all__, "_library"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if _lost:
@@ -58,12 +58,12 @@ def _imported(name: str) -> object:
     return value
 
 
-if not TYPE_CHECKING:  # to a type checker it would mean that there is every attribute
+if not TYPE_CHECKING:  # a type checker would take it for every attribute
     __getattr__ = _imported
 
 
 def _forked() -> None:
-    """Note in a child that an import is half-way which nobody will end: Python would wait for it for ever."""
+    """Note in a child that another thread of the parent was importing: Python would wait for that import for ever."""
     global _lost
     _lost = bool(_importing - {get_ident()})
 

@@ -1,4 +1,4 @@
-"""What `import tilewright` offers."""
+"""Public names of the package."""
 
 from importlib import import_module
 from typing import Any
@@ -10,7 +10,7 @@ from .codegen.problem import DType, Problem
 from .runtime.device import host as _host  # noqa: F401
 from .runtime.device.protocol import Device
 from .runtime.product.matmul import Library, Memory
-from .runtime.store.found import Found
+from .runtime.store.lookup import LookupResult
 from .runtime.store.store import Store
 from .runtime.store.versions import package_version
 from .tuner.choose.fallback import faster
@@ -22,18 +22,18 @@ __all__ = [
 ]  # fmt: skip
 
 __version__ = package_version()
-# With the host device above, all that a first product imports on the processor: a process that is forked while a thread
-# imports has that module's lock for ever.
+# With the host device above, a first product on the processor imports nothing more: a process that is forked while a
+# thread imports a module waits for ever for the module's lock.
 families()
 
 
 def _differentiable(a: Any, b: Any, alpha: Any, accuracy: Any, vendor: Any) -> Any:
-    matmul = import_module("tilewright.torch").matmul  # imports torch, as nothing else does
+    matmul = import_module("tilewright.torch").matmul  # the only import of torch
     return matmul(a, b, alpha=alpha, accuracy=accuracy, vendor=vendor)
 
 
-def _measured(device: Device, problem: Problem, store: Store, found: Found, seconds: float) -> Found:
-    from .tuner.first_use import measured  # most programs measure nothing, and it imports the whole tuner
+def _measured(device: Device, problem: Problem, store: Store, found: LookupResult, seconds: float) -> LookupResult:
+    from .tuner.first_use import measured  # it imports the whole tuner, and most programs measure nothing
 
     return measured(device, problem, store, found, seconds)
 

@@ -31,7 +31,7 @@ from tilewright.runtime.product.arrays import kind_of
 from tilewright.runtime.product.gemm import Gemm
 from tilewright.runtime.product.kernel import Kernel
 from tilewright.runtime.product.vendor import OwnKernel
-from tilewright.runtime.store.store import Found
+from tilewright.runtime.store.lookup import LookupResult
 
 BATCHES, CALLS = 7, 400
 PRODUCTS = {
@@ -84,7 +84,7 @@ class Gpu(HostDevice):
 def call_us(shape: str, text: str) -> float:
     """Microseconds of one call of a loaded kernel, `out` given."""
     problem, config, gpu = Problem.parse(shape, DType.FLOAT), parse(text), Gpu()
-    own = OwnKernel(gpu, problem, Found(config, "given"), lambda found: found)  # type: ignore[arg-type]
+    own = OwnKernel(gpu, problem, LookupResult(config, "given"), lambda found: found)  # type: ignore[arg-type]
     fit = fitted(problem, config, gpu.info)
     own.compiled = Kernel(gpu, problem, fit, render(problem, config, gpu.info, fit), Binary(b""))
     gemm = Gemm(

@@ -65,7 +65,12 @@ def show_explained(console: Console, explained: Explained) -> None:
     """Print the bound, the look-up, the shortlist and what cannot run, in at most 40 lines of 80 columns; the shortlist
     has as many entries as there is room for, ten at most."""
     problem, info, lookup = explained.problem, explained.device, explained.lookup
-    head = [*_bound(explained), f"look-up: {lookup.config}", f"  {lookup.told}: {explained.why}", *_figures(explained)]
+    head = [
+        *_bound(explained),
+        f"look-up: {lookup.config}",
+        f"  {lookup.summary}: {explained.why}",
+        *_figures(explained),
+    ]
     if explained.handover:
         head.append(f"  vendor: its library serves instead, unless vendor='never', by {explained.handover.why}")
     elif lookup.origin != "exact":

@@ -1,7 +1,7 @@
-"""Products in torch programs: the op `torch.ops.tilewright.matmul`, `matmul` and `Linear`. Only this needs torch.
+"""Products in torch programs: the op `torch.ops.tilewright.matmul`, `matmul` and `Linear`. Only this file needs torch.
 
-The op has a kernel, a fake kernel for tracing, gradients in both modes and a rule for `torch.vmap`. Where nothing is
-traced or transformed `matmul` goes past torch's dispatcher.
+The op has a kernel, a fake kernel for tracing, gradients in both modes and a rule for `torch.vmap`. `matmul` bypasses
+torch's dispatcher unless its tensors are traced or transformed.
 """
 
 import math
@@ -26,7 +26,7 @@ from torch.fx import _symbolic_trace
 
 __all__ = ["Linear", "matmul"]
 
-_ops = torch.library.Library("tilewright", "DEF")  # what it registers goes with it
+_ops = torch.library.Library("tilewright", "DEF")  # it must live as long as its op
 _SCHEMA = "matmul(Tensor a, Tensor b, float alpha=1.0, str accuracy='ieee', str? vendor=None) -> Tensor"
 _ops.define(_SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
 _op: Any = torch.ops.tilewright.matmul.default
@@ -40,18 +40,18 @@ def matmul(
 ) -> torch.Tensor:  # fmt: skip
     """alpha * a @ b by the tuned kernel for these shapes; gradients, `torch.func` and `torch.compile` work.
 
-    Rows that are padded, transposes and parts of larger tensors are used where they lie; strides that no kernel takes
-    are copied. On a GPU the work is put on torch's current stream. The gradients of a and b are two products with
-    shapes of their own, m x k x n and k x n x m (or their transposes, where a or b is one), so tune these too for
-    training. They have gradients in turn.
+    Padded rows, transposes and parts of larger tensors are used in place; tensors with strides that no kernel takes are
+    copied. On a GPU the work is put on torch's current stream. The gradients of a and b are two products with shapes of
+    their own, m x k x n and k x n x m (or their transposes, where a or b is one), so tune these too for training. They
+    have gradients in turn.
 
     Args:
         a: m x k, float32 or float64, in the processor's memory or on a GPU.
         b: k x n, of the same dtype and in the same memory.
         alpha: factor of the product, a number or a 0-d array; one on a GPU is copied to the processor, which waits for
             the GPU.
-        accuracy: ieee, elementwise or normwise, as for `tilewright.load`; of the gradients too.
-        vendor: auto or never, as for `tilewright.load`; of the gradients too.
+        accuracy: ieee, elementwise or normwise, as for `tilewright.load`; it holds for the gradients too.
+        vendor: auto or never, as for `tilewright.load`; it holds for the gradients too.
 
     Returns:
         A new tensor, m x n, row by row.
@@ -60,7 +60,7 @@ def matmul(
         ShapeError, ArgumentTypeError, DeviceMismatchError: a and b do not fit; while tracing, torch raises its own.
         CaptureError: a shape's first product falls where a CUDA graph is captured: warm up, or call
             `tilewright.prepare`.
-        TilewrightError: those that `tilewright.load` raises, at a shape's first product.
+        TilewrightError: every error of `tilewright.load`, at a shape's first product.
     """
     if more or unknown:
         refuse(matmul, more, unknown)
@@ -88,7 +88,7 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
 
 
 def _is_plain(a: Any, b: Any) -> bool:
-    """Whether these are tensors of the processor or CUDA, and nobody but autograd watches what is done with them."""
+    """Whether a and b are tensors of the processor or CUDA whose products nothing but autograd may have to record."""
     return (
         type(a) in _TYPES
         and type(b) in _TYPES
@@ -100,7 +100,7 @@ def _is_plain(a: Any, b: Any) -> bool:
 
 
 def _check_inside(**tensors: Any) -> None:
-    """Raise ArgumentTypeError for a tensor of a call of `torch.vmap` that has ended."""
+    """Raise ArgumentTypeError for a tensor from a call of `torch.vmap` that has ended."""
     for name, each in tensors.items():
         escaped = (
             isinstance(each, torch.Tensor)
@@ -112,13 +112,13 @@ def _check_inside(**tensors: Any) -> None:
 
 
 def _is_tracked(a: Any, b: Any) -> bool:
-    """Whether autograd has to know of their product."""
+    """Whether autograd has to record the product of a and b."""
     wants = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
     return bool(wants or forward_ad._current_level >= 0)
 
 
 def _product(a: Any, b: Any, alpha: float, accuracy: str, vendor: str | None) -> Any:
-    """The product below autograd. Torch's dispatcher gets tensors whose elements are not in their memory."""
+    """The product below autograd. Tensors whose elements are not in their memory go through torch's dispatcher."""
     try:
         return _library.product(a, b, None, alpha, 0.0, accuracy, None, "if-needed", vendor)
     except NotInMemoryError:
@@ -128,7 +128,7 @@ def _product(a: Any, b: Any, alpha: float, accuracy: str, vendor: str | None) ->
 
 
 def _kernel(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee", vendor: str | None = None) -> Any:
-    """The op for tensors of every device and layout: what cannot be multiplied is refused by name."""
+    """The op for tensors of every device and layout. Raises an error that names a tensor which cannot be multiplied."""
     a, b = (each if type(each) in _TYPES else each.as_subclass(torch.Tensor) for each in (a, b))
     return _library.product(a, b, None, alpha, 0.0, accuracy, None, "if-needed", vendor)
 
@@ -147,8 +147,8 @@ def _fake(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee", vendor: st
 class _Product(torch.autograd.Function):  # type: ignore[misc]
     """The product and its gradients: dA = alpha dC B^T, dB = alpha A^T dC, forward dC = alpha (dA B + A dB).
 
-    The dispatcher asks for it once for each level of torch.func's transforms. `torch.autograd.Function.apply` refuses
-    that, so `_apply` is the method that it overrides.
+    The dispatcher calls it once for each level of torch.func's transforms. `torch.autograd.Function.apply` refuses
+    that, so `_apply` is the method that `apply` overrides.
     """
 
     @staticmethod
@@ -156,8 +156,8 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
         ctx: Any, a: Any, b: Any, alpha: float, accuracy: str, vendor: str | None,
         modes: tuple[bool, bool] | None = None,
     ) -> Any:  # fmt: skip
-        """`modes` says for tensors that are not plain whether gradients and forward gradients are on: torch turns both
-        off here, and outer levels of a transform need them."""
+        """`modes`, for tensors that are not plain, tells whether gradients and forward gradients are on: torch turns
+        both off here, and outer levels of a transform need them."""
         ctx.save_for_backward(a, b)
         ctx.save_for_forward(a, b)
         ctx.set_materialize_grads(False)
@@ -193,14 +193,14 @@ _apply: Any = super(torch.autograd.Function, _Product).apply
 
 
 def _as_it_lies(like: Any, a: Any, b: Any, options: dict[str, Any]) -> Any:
-    """The product of a and b, transposed in memory where `like` is: the gradient of a parameter is then not copied."""
+    """The product of a and b, transposed in memory where `like` is, so that a parameter's gradient is not copied."""
     if like.stride(0) == 1 and like.stride(1) == like.shape[0]:
         return matmul(b.t(), a.t(), **options).t()
     return matmul(a, b, **options)
 
 
 def _with_gradient(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee", vendor: str | None = None) -> Any:
-    """The op where autograd is asked. `torch.library.register_autograd` would do, and cost several launches a call."""
+    """The op at the dispatcher's level of autograd; `torch.library.register_autograd` takes several times as long."""
     if _is_plain(a, b):
         if _is_tracked(a, b):
             return _apply(a, b, alpha, accuracy, vendor)
@@ -214,10 +214,10 @@ def _batched(
     info: Any, dims: tuple[int | None, ...], a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee",
     vendor: str | None = None,
 ) -> tuple[Any, int]:  # fmt: skip
-    """The op within `torch.vmap`: one product where a or b is the same for all, else one for each matrix.
+    """The op within `torch.vmap`: one product if a or b is a single matrix, else one for each pair of matrices.
 
-    `dims` says along which dimension of a and of b the matrices of a stack lie. Returns the stack of the results and
-    its dimension.
+    `dims` are the dimensions of a and b along which matrices are stacked. Returns the stack of the results and its
+    dimension.
     """
     count, options = info.batch_size, (alpha, accuracy, vendor)
     a, b = (each if dim is None else each.movedim(dim, 0) for each, dim in zip((a, b), dims))
@@ -228,7 +228,7 @@ def _batched(
         result = _op(a, b.transpose(0, 1).reshape(b.shape[1], count * b.shape[2]), *options)
         return result.reshape(a.shape[0], count, b.shape[2]), 1
     if not count:
-        return torch.bmm(a, b), 0  # which has no elements
+        return torch.bmm(a, b), 0  # a stack without elements
     stacks = ([each] * count if dim is None else each.unbind() for each, dim in zip((a, b), dims))
     return torch.stack([_op(*pair, *options) for pair in zip(*stacks)]), 0
 

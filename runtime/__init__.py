@@ -1,1 +1,1 @@
-"""The machine: devices, compiling, running, checking, timing and keeping."""
+"""Devices, compilation, launches, verification, timing and the store of records."""

@@ -1,4 +1,4 @@
-"""Locks between processes. A wait for one is not silent: after a second a warning names the file and its holder."""
+"""Locks between processes. After a second of waiting, a warning names the file and its holder."""
 
 import contextlib
 import os
@@ -9,14 +9,14 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 _SILENT_SECONDS = 1.0
-"""Seconds of a wait before the warning."""
+"""Seconds of waiting before the warning."""
 _PROC = Path("/proc")
 
 
 @contextlib.contextmanager
 def file_lock(path: Path, seconds: float, poll_seconds: float = 0.05) -> Iterator[None]:
-    """Hold the lock of a file, which the system frees when its holder is killed. Raises filelock.Timeout, an OSError,
-    where another process holds it for `seconds`."""
+    """Hold the lock of a file in a `with` block. The system frees it when its holder is killed. Raises
+    filelock.Timeout, an OSError, where another process holds it for `seconds`."""
     lock = FileLock(path, poll_interval=poll_seconds)
     silent_seconds = min(_SILENT_SECONDS, seconds)
     try:
@@ -33,7 +33,7 @@ def file_lock(path: Path, seconds: float, poll_seconds: float = 0.05) -> Iterato
 
 
 def _holder(path: Path) -> str:
-    """Process that holds the lock of a file, as Linux tells it."""
+    """Text for the process that holds the lock of a file, from Linux."""
     with contextlib.suppress(OSError, ValueError):
         facts = os.stat(path)
         inode = f"{os.major(facts.st_dev):02x}:{os.minor(facts.st_dev):02x}:{facts.st_ino}"

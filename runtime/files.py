@@ -1,4 +1,4 @@
-"""Files read and written whole, so that no reader ever meets half of one."""
+"""Files that are written whole, so that no reader meets half of one."""
 
 import contextlib
 import errno
@@ -17,7 +17,7 @@ TEMPORARY_SUFFIX = ".tmp"
 """Ending of a file that is still being written, or that a killed writer left."""
 
 UNSEEN = errno.EPIPE, errno.EIO, errno.ENOSPC
-"""Errors of output that nobody sees: a pipe that nobody reads, a terminal that was closed, a disk that is full."""
+"""Errors of output that nobody can see: a pipe without a reader, a closed terminal, a full disk."""
 STDOUT = Path("/dev/stdout")
 """Path of standard output."""
 
@@ -28,13 +28,13 @@ _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 
 
 class OutputWarning(UserWarning):
-    """A file that was asked for could not be written; nothing else is lost."""
+    """A file could not be written; nothing else is lost."""
 
 
 def set_aside(path: Path, suffix: str) -> str:
-    """Rename what is at `path` to a new name, which is returned: never over what was set aside before.
+    """Rename the file at `path` to a name that is not taken, and return the new name.
 
-    To be called under a lock of `path`, so that nobody takes the name in between. Raises OSError.
+    The caller holds a lock of `path`, so that nobody takes the name meanwhile. Raises OSError.
     """
     number = 0
     while os.path.lexists(target := path.with_name(f"{path.name}{f'.{number}' if number else ''}.{suffix}")):
@@ -44,7 +44,7 @@ def set_aside(path: Path, suffix: str) -> str:
 
 
 def check_output(name: str, path: Path) -> None:
-    """Raise ConfigError unless a file can be written at `path`, whose folder is made; `name` is the argument's."""
+    """Raise ConfigError unless a file can be written at `path`, whose folder is made. Messages call the path `name`."""
     try:
         number = descriptor_of(path)
         if number is not None:
@@ -64,19 +64,19 @@ def check_output(name: str, path: Path) -> None:
             temporary, descriptor = _opened_beside(path.resolve())
             os.close(descriptor)
             temporary.unlink()
-    except (OSError, ValueError, RuntimeError) as error:  # of a null byte, of links that go in circles
+    except (OSError, ValueError, RuntimeError) as error:  # the last two for a null byte, and for links in a circle
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"{name} cannot be written: {path}: {reason}; name another file") from error
 
 
 def write_output(path: Path, data: bytes) -> None:
-    """Put `data` where a user wants it: in one step, through links, and into a device or an open file of this process
-    too, behind what was written there. Raises OSError."""
+    """Write `data` to a path of the user's: a file in one step, through links; to a device or an open file of this
+    process the data is appended. Raises OSError."""
     number = descriptor_of(path)
     if number == 1:
         sys.stdout.flush()
         stream = getattr(sys.stdout, "buffer", None)
-        if stream is not None:  # else standard output was closed: nobody wants to see anything
+        if stream is not None:  # else standard output is closed
             stream.write(data)
             stream.flush()
     elif number is not None:
@@ -90,7 +90,7 @@ def write_output(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def spared(path: Path) -> Iterator[None]:
-    """Where the file at `path` cannot be written, an OutputWarning says so and the rest goes on without it."""
+    """Return a context in which a failure to write the file at `path` becomes an OutputWarning."""
     try:
         yield
     except (OSError, StoreError) as error:
@@ -99,7 +99,7 @@ def spared(path: Path) -> Iterator[None]:
 
 
 def in_lines(numbers: Sequence[int]) -> str:
-    """Line numbers in words, the first ones: `line 7`, `lines 2, 5-9, 12 and later ones`."""
+    """The first of some line numbers as text: `line 7`, `lines 2, 5-9, 12 and later ones`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -108,14 +108,13 @@ def in_lines(numbers: Sequence[int]) -> str:
             runs.append([number])
         else:
             break
-    told = ", ".join("-".join(map(str, run)) for run in runs)
+    first = ", ".join("-".join(map(str, run)) for run in runs)
     more = " and later ones" if numbers and runs[-1][-1] != numbers[-1] else ""
-    return f"line{'s' if len(numbers) > 1 else ''} {told}{more}"
+    return f"line{'s' if len(numbers) > 1 else ''} {first}{more}"
 
 
 def descriptor_of(path: Path) -> int | None:
-    """Number of the open file of this process that a path names, as `/dev/stdout` and `/dev/fd/3` do; None where it
-    names no such file."""
+    """Number of the open file of this process that a path such as `/dev/stdout` or `/dev/fd/3` names, else None."""
     match = _DESCRIPTOR.fullmatch(str(path))
     if match is None:
         return None
@@ -123,8 +122,8 @@ def descriptor_of(path: Path) -> int | None:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether what is written at a path stays there, and a second text would follow the first: a device, or an open
-    file of this process."""
+    """Whether a second text at a path follows the first in place of replacing it: a device, or an open file of this
+    process."""
     return descriptor_of(path) is not None or _is_special(path)
 
 
@@ -133,15 +132,15 @@ def _is_special(path: Path) -> bool:
 
 
 def _waits(path: Path) -> bool:
-    """Whether opening a path may wait for another process for ever, or write over a disk."""
+    """Whether opening a path may wait for another process for ever, or may write over a disk."""
     mode = path.stat().st_mode if path.exists() else 0
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISBLK(mode)
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Put `data` at `path` in one step that survives a crash: other readers see the old file or the new one.
+    """Write `data` to `path` in one step that survives a crash: readers see the old file or the new one.
 
-    What is at `path` is replaced, never followed. Raises OSError; the old file is untouched then.
+    A link at `path` is replaced, never followed. Raises OSError, and leaves the old file then.
     """
     temporary, descriptor = _opened_beside(path)
     try:
@@ -163,7 +162,7 @@ def _opened_beside(path: Path) -> tuple[Path, int]:
 
 
 def _sync_folder(folder: Path) -> None:
-    # The new name is safe on the disk only once its folder is. Some network file systems cannot do it.
+    # The new name is on the disk only once its folder is. Some network file systems cannot write a folder.
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

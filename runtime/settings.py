@@ -1,4 +1,4 @@
-"""What the user's environment decides: the one place where environment variables are read."""
+"""Settings from environment variables, which are read here alone."""
 
 import os
 from collections.abc import Callable
@@ -15,60 +15,64 @@ CACHE_VARIABLE = "TILEWRIGHT_CACHE"
 """Folder of compiled kernels and templates; can be deleted at any time."""
 
 FIRST_USE_VARIABLE = "TILEWRIGHT_FIRST_USE"
-"""What happens at the first use of a shape that was not tuned: `predict` (the default) or `measure`."""
+"""Treatment of a shape that was not tuned, at its first use: `predict` (the default) or `measure`."""
 FirstUse = Literal["predict", "measure"]
 FIRST_USES: tuple[FirstUse, ...] = ("predict", "measure")
 
 VENDOR_VARIABLE = "TILEWRIGHT_VENDOR"
-"""Whether products go to the vendor's library where it is known to be faster: `auto` (the default) or `never`."""
+"""Whether the vendor's library computes the products for which it is faster: `auto` (the default) or `never`."""
 Vendor = Literal["auto", "never"]
 VENDORS: tuple[Vendor, ...] = ("auto", "never")
 
 CXX_VARIABLE, CC_VARIABLE = "CXX", "CC"
-"""Compilers of C++ and C with their arguments, in the words of a shell; they come before those that are on PATH."""
+"""Compilers of C++ and C with their arguments, as in a shell; they take precedence over compilers on PATH."""
 
 
-def vendor() -> str:
-    """TILEWRIGHT_VENDOR, one of VENDORS. Raises ConfigError for anything else."""
-    return _one_of(VENDOR_VARIABLE, VENDORS)
+def vendor(argument: str | None = None) -> str:
+    """One of VENDORS: the argument `vendor` of a call, else TILEWRIGHT_VENDOR. Raises ConfigError for another text."""
+    return _one_of("vendor", argument, VENDOR_VARIABLE, VENDORS)
 
 
-def first_use() -> str:
-    """TILEWRIGHT_FIRST_USE, one of FIRST_USES. Raises ConfigError for anything else."""
-    return _one_of(FIRST_USE_VARIABLE, FIRST_USES)
+def first_use(argument: str | None = None) -> str:
+    """One of FIRST_USES: the argument `first_use` of a call, else TILEWRIGHT_FIRST_USE. Raises ConfigError for another
+    text."""
+    return _one_of("first_use", argument, FIRST_USE_VARIABLE, FIRST_USES)
 
 
 def compiler(variable: str) -> str:
-    """The value of CXX or CC without blanks around it; empty where it is unset."""
+    """The value of CXX or CC without blanks around it; empty if it is not set."""
     return os.environ.get(variable, "").strip()
 
 
 def completed_line() -> tuple[str, str]:
-    """Line that bash asks to have completed, up to its cursor, and the characters at which bash parts words."""
+    """The line up to the cursor that bash completes, and the characters at which bash splits words."""
     return os.environ.get("COMP_LINE", ""), os.environ.get("COMP_WORDBREAKS", "")
 
 
 def compiler_environment(folder: str) -> dict[str, str]:
-    """The environment of a compiler. Its own temporary files go to this folder: a full or missing /tmp, and an end by a
-    time limit, then do no harm. Without a PATH it finds its assembler and linker as Python finds the compiler."""
+    """The environment of a compiler, whose temporary files go to `folder`: a full or missing /tmp then does no harm,
+    nor does an end by a time limit. Without a PATH it finds its assembler and linker as Python finds the compiler."""
     return {"PATH": os.defpath, **os.environ, "TMPDIR": folder}
 
 
 def store_folder() -> Path | None:
-    """Where records are kept: TILEWRIGHT_STORE, else the user's data folder; None for a user without a home. Not made
-    here. Raises ConfigError for a folder of a user who is not there."""
+    """Folder of records: TILEWRIGHT_STORE, else the user's data folder; None for a user without a home. The folder is
+    not made. Raises ConfigError for the home of an unknown user."""
     return _folder(STORE_VARIABLE) or _of_user(platformdirs.user_data_path)
 
 
 def cache_folder() -> Path | None:
-    """Where compiled kernels are kept: TILEWRIGHT_CACHE, else the user's cache folder; None for a user without a home.
-    Not made here. Raises ConfigError for a folder of a user who is not there."""
+    """Folder of compiled kernels: TILEWRIGHT_CACHE, else the user's cache folder; None for a user without a home. The
+    folder is not made. Raises ConfigError for the home of an unknown user."""
     return _folder(CACHE_VARIABLE) or _of_user(platformdirs.user_cache_path)
 
 
-def _one_of(variable: str, known: tuple[str, ...]) -> str:
-    value = os.environ.get(variable, "") or known[0]
-    check(value in known, f"{variable} must be {' or '.join(known)}, got {value!r}")
+def _one_of(name: str, argument: str | None, variable: str, choices: tuple[str, ...]) -> str:
+    if argument is not None:
+        check(argument in choices, f"{name} must be {' or '.join(map(repr, choices))}, got {argument!r}")
+        return argument
+    value = os.environ.get(variable, "") or choices[0]
+    check(value in choices, f"{variable} must be {' or '.join(choices)}, got {value!r}")
     return value
 
 
@@ -78,8 +82,8 @@ def _folder(variable: str) -> Path | None:
 
 
 def _of_user(folder_of: Callable[..., Path]) -> Path | None:
-    """The package's folder beside those of the user's other programs. Without a home, platformdirs raises RuntimeError,
-    or gives a folder relative to the current one, as its old versions do."""
+    """The package's folder among those of the user's programs. Without a home, platformdirs raises RuntimeError, or in
+    old versions returns a folder relative to the current one."""
     try:
         folder = folder_of("tilewright", appauthor=False)
     except RuntimeError:

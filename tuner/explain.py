@@ -10,8 +10,8 @@ from ..codegen.legality import rejections
 from ..codegen.problem import Problem
 from ..runtime.check.roofline import Bound, bounds_of
 from ..runtime.device.protocol import DeviceInfo
-from ..runtime.product.vendor import Handover
-from ..runtime.store.found import Found
+from ..runtime.product.vendor import VendorFallback
+from ..runtime.store.lookup import LookupResult
 from ..runtime.store.record import Record
 from ..runtime.store.store import Store
 from .choose.choice import Choice, Source
@@ -41,13 +41,13 @@ class Explained:
     device: DeviceInfo
     bounds: tuple[Bound, ...]
     """Least times that the device allows, the longest first; none for the processor."""
-    lookup: Found
+    lookup: LookupResult
     """Result of the look-up."""
     why: str
     """Reason for this result, a sentence."""
     expected_us: float | None
     """Microseconds that a ranker or the model of the device expects of the look-up's config; None without either."""
-    handover: Handover | None
+    handover: VendorFallback | None
     """Vendor fallback in place of the config, where a record says that the library is faster."""
     near: tuple[tuple[Record, float], ...]
     """Nearest records of the device with the same type and transposes, and the distances of their shapes."""
@@ -101,7 +101,7 @@ def _serves(tuned: Problem, problem: Problem) -> bool:
 def _why(
     problem: Problem,
     info: DeviceInfo,
-    lookup: Found,
+    lookup: LookupResult,
     near: Sequence[tuple[Record, float]],
     sources: Mapping[Config, Source],
 ) -> str:

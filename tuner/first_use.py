@@ -11,7 +11,7 @@ from ..codegen.errors import CaptureError, TilewrightError, TuningError, check
 from ..codegen.legality import serves
 from ..codegen.problem import Problem
 from ..runtime.device.protocol import Device
-from ..runtime.store.found import Found
+from ..runtime.store.lookup import LookupResult
 from ..runtime.store.record import FIRST_USE
 from ..runtime.store.store import Store
 from ..runtime.store.versions import versions_of
@@ -38,7 +38,7 @@ DUEL_SHARE, DUEL_TRIES = 0.06, 9
 """Share of the seconds that is reserved for the duel, and number of trials whose median time is reserved as well."""
 
 
-def measured(device: Device, problem: Problem, store: Store, lookup: Found, seconds: float) -> Found:
+def measured(device: Device, problem: Problem, store: Store, lookup: LookupResult, seconds: float) -> LookupResult:
     """Search the likely kernels, the looked-up one among them, for some `seconds`, and store the fastest right one.
 
     The search has memory of its own, and the processor waits. A record that another thread stored meanwhile is returned
@@ -52,7 +52,7 @@ def measured(device: Device, problem: Problem, store: Store, lookup: Found, seco
     with MEASURING.alone():
         stored = store.best(info.key, problem)
         if stored is not None and serves(stored.config, problem, info):
-            return Found(stored.config, "exact", stored)
+            return LookupResult(stored.config, "exact", stored)
         evaluator = InProcess(info, problem, device, len(os.sched_getaffinity(0)), brief=True)
         likely = [choice.config for choice in shortlist(problem, info, tuple(store.records()), ENTRIES)]
         search = AskAhead(Unrecorded(Neighbourhood(Forecast(problem, info), (lookup.config, *likely), LEAST_OUTCOMES)))
@@ -76,4 +76,4 @@ def measured(device: Device, problem: Problem, store: Store, lookup: Found, seco
             store.keep(record, replace=stored is not None)  # the stored one cannot serve, however fast
         except TilewrightError as error:
             warnings.warn(f"measured, but not kept: {error}", stacklevel=5)
-        return Found(record.config, "exact", record)
+        return LookupResult(record.config, "exact", record)

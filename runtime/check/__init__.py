@@ -1,1 +1,1 @@
-"""Whether a kernel is right, and how long it takes."""
+"""Verification and timing of kernels."""

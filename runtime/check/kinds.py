@@ -1,4 +1,4 @@
-"""Six kinds of data on which the error of a float product is measured, and that error: docs/accuracy.md."""
+"""Six kinds of data for measuring the error of a float product, and that error: docs/accuracy.md."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Pair = tuple[Floats, Floats]
 _U = 2.0**-24  # unit roundoff of float
-_LEAST = 2.0**-125  # u times this is the smallest subnormal, by which a result may be off whatever its size
+_LEAST = 2.0**-125  # u times this is the smallest subnormal, the error of a result of any size
 
 
 def _normal(rng: np.random.Generator, m: int, n: int, k: int) -> Pair:
@@ -40,7 +40,7 @@ def _huge(rng: np.random.Generator, m: int, n: int, k: int) -> Pair:
 
 
 def _cancelling(rng: np.random.Generator, m: int, n: int, k: int) -> Pair:
-    """The second half of k nearly takes away what the first half adds."""
+    """The second half of k cancels the first half, but for 2^-20 of it."""
     a, b = _normal(rng, m, n, k)
     half = k // 2
     a[:, half : 2 * half] = a[:, :half]
@@ -51,13 +51,13 @@ def _cancelling(rng: np.random.Generator, m: int, n: int, k: int) -> Pair:
 KINDS: dict[str, Callable[[np.random.Generator, int, int, int], Pair]] = {
     "normal": _normal, "uniform": _uniform, "wide": _wide, "graded": _graded, "huge": _huge, "cancelling": _cancelling,
 }  # fmt: skip
-"""By name, what makes op(A), m x k, and op(B), k x n, in float."""
+"""Functions that draw op(A), m x k, and op(B), k x n, in float, by the name of the kind."""
 
 
 class Exact:
-    """The product of two float matrices in double, and what its errors are measured by.
+    """The product of two float matrices in double, and the scales of its errors.
 
-    The matrices are of any array library that is like NumPy; a is m x k, b is k x n.
+    The matrices belong to NumPy or a library like it; a is m x k, b is k x n.
     """
 
     def __init__(self, a: Any, b: Any) -> None:
@@ -68,8 +68,8 @@ class Exact:
         self._norms = ((x * x).sum(axis=1) ** 0.5)[:, None] * ((y * y).sum(axis=0) ** 0.5)[None, :] + _LEAST
 
     def errors(self, c: Any) -> tuple[float, float]:
-        """The worst error of an element of c over u |a||b|, and over u times the norms of its row of a and its column
-        of b, where u = 2^-24. c is m x n or the first rows and columns of that. NaN where c has one."""
+        """Largest error of an element of c over u |a||b|, and over u times the norms of the element's row of a and
+        column of b, where u = 2^-24; NaN where c has one. c is m x n, or the first rows and columns of the product."""
         part = tuple(map(slice, c.shape))
         off = abs(c.astype("float64") - self.product[part]) / _U
         return float((off / self._magnitudes[part]).max()), float((off / self._norms[part]).max())

@@ -1,6 +1,5 @@
-"""What a device cannot pass: the least time of a product."""
+"""Lower bounds of a product's time on a device: arithmetic, memory traffic and a launch."""
 
-import itertools
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -8,28 +7,28 @@ from ...codegen.problem import DType, Grade, Problem
 from ..device.protocol import DeviceInfo
 
 LAUNCH_US = 1.5
-"""What a launch takes from a CUDA graph, whatever it does."""
+"""Microseconds that a launch takes from a CUDA graph, whatever the kernel does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The highest rates of a device."""
+    """Peak rates of a device."""
 
     float_gflops: float
-    """10^9 operations a second in float, IEEE arithmetic."""
+    """Operations in float with IEEE arithmetic, in 10^9 a second."""
     double_gflops: float
-    """The same in double, tensor cores included."""
+    """Operations in double, on the tensor cores where they are faster, in 10^9 a second."""
     bandwidth_gbs: float
-    """10^9 bytes a second read from device memory."""
+    """Bytes read from device memory, in 10^9 a second."""
     source: str
-    """Where the figures are from."""
+    """Source of the figures."""
 
     def gflops(self, dtype: DType) -> float:
         """The rate of a type."""
         return self.float_gflops if dtype is DType.FLOAT else self.double_gflops
 
 
-# Measured ones by key of the device; add a row with what a loop of the instruction alone, and of reads alone, reached.
+# Measured rates by key of the device. A new row takes the rates of a loop of the instruction alone, and of reads alone.
 _MEASURED = {
     "nvidia-h200": Rates(
         66_900, 65_800, 4_430, "FFMA by clock and cores; DMMA m16n8k8 and memory reads measured on one H200, CUDA 13.0"
@@ -38,15 +37,15 @@ _MEASURED = {
 
 
 _PRODUCTS = {Grade.ELEMENTWISE: 6, Grade.NORMWISE: 3}
-"""Products of halves for one of float, by the cheapest scheme of a grade."""
+"""Products of halves that replace one of float, in the cheapest scheme of a grade."""
 _WGMMA_PER_CYCLE = 2048
-"""Multiply-adds of halves of an SM in one clock by instructions of a warpgroup."""
+"""Multiply-adds of halves by wgmma instructions, in one clock of one SM."""
 
 
 @cache
 def rates_of(info: DeviceInfo, accuracy: Grade = Grade.IEEE) -> Rates | None:
-    """The rates of a GPU, measured where they are known, else by clock and cores; None for the processor. That of float
-    is of products that keep `accuracy`."""
+    """Peak rates of a GPU, measured ones where there are any, else by clock and cores; None for the processor. The rate
+    of float is the one of products that keep `accuracy`."""
     if info.arch.is_host:
         return None
     rates = _MEASURED.get(info.key) or Rates(
@@ -65,28 +64,24 @@ def rates_of(info: DeviceInfo, accuracy: Grade = Grade.IEEE) -> Rates | None:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One of the reasons for which a product cannot be faster."""
+    """Lower bound of a product's time for one reason."""
 
     by: str
     """`arithmetic`, `memory` or `launch`."""
     us: float
+    """Microseconds."""
 
 
 def bounds_of(info: DeviceInfo, problem: Problem) -> tuple[Bound, ...]:
-    """What bounds a product on a GPU, the longest first; nothing for the processor."""
+    """Bounds of a product on a GPU, the longest first; none for the processor."""
     rates = rates_of(info, problem.accuracy)
     if rates is None:
         return ()
-    bounds = itertools.starmap(Bound, _bounds(rates, problem).items())
-    return tuple(sorted(bounds, key=lambda bound: -bound.us))
-
-
-def _bounds(rates: Rates, problem: Problem) -> dict[str, float]:
-    arithmetic_us = problem.flops / rates.gflops(problem.dtype) / 1e3
-    return {"arithmetic": arithmetic_us, "memory": problem.bytes / rates.bandwidth_gbs / 1e3, "launch": LAUNCH_US}
+    arithmetic = Bound("arithmetic", problem.flops / rates.gflops(problem.dtype) / 1e3)
+    memory = Bound("memory", problem.bytes / rates.bandwidth_gbs / 1e3)
+    return tuple(sorted((arithmetic, memory, Bound("launch", LAUNCH_US)), key=lambda bound: -bound.us))
 
 
 def floor_us(info: DeviceInfo, problem: Problem) -> float | None:
     """The least microseconds of a product: arithmetic, memory traffic or a launch alone; None for the processor."""
-    rates = rates_of(info, problem.accuracy)
-    return max(_bounds(rates, problem).values()) if rates else None
+    return next((bound.us for bound in bounds_of(info, problem)), None)

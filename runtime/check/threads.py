@@ -1,4 +1,4 @@
-"""The libraries of linear algebra that a process has loaded, on one thread for as long as that is wanted."""
+"""Limit of the loaded linear-algebra libraries to one thread."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -7,15 +7,15 @@ from ..locks import Lock
 
 
 class _Limit:
-    """The limit of the process to one thread."""
+    """State of the process's limit to one thread."""
 
     def __init__(self) -> None:
         self.lock = Lock(self.forget)
         self.depth = 0
-        """How many blocks within each other want it."""
+        """Number of nested blocks under the limit."""
 
     def forget(self) -> None:
-        """Begin anew in a forked child."""
+        """Reset the state in a forked child."""
         self.depth = 0
 
 
@@ -24,10 +24,10 @@ _limit = _Limit()
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep BLAS and OpenMP to one thread.
+    """Keep BLAS and OpenMP to one thread within a `with` block.
 
-    Threads that want it take turns: the limit is the process's, and each would restore what it met, which may be the
-    limit of another one.
+    Threads take turns with such blocks: the limit belongs to the process, and the end of one thread's block would
+    restore a limit that another thread had set.
     """
     from threadpoolctl import ThreadpoolController  # few programs time NumPy
 

@@ -1,4 +1,4 @@
-"""How fast is a variant? Device events around batches of launches over rotating inputs."""
+"""Timing of variants by device events around batches of launches over rotating inputs."""
 
 import math
 import random
@@ -8,73 +8,71 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...codegen.problem import Problem
 from ..device.protocol import Device, Launch, Operand
-from ..locks import CachedProperty
 from ..product.arguments import operand_of
 from ..store.record import Measurement
 from .threads import one_thread
 from .verify import place
 
 Name = TypeVar("Name", bound=Hashable)
-P = ParamSpec("P")
-R = TypeVar("R")
+M = TypeVar("M", bound=Callable[..., Any])
 Inputs: TypeAlias = tuple[Operand, Operand, Operand]
 
 GRAPH_BELOW_US = 500.0
-"""Contenders that are compared are launched from a graph below this: later than a variant that is timed by itself, so
-that none has the launch of its batch in its time and another not."""
+"""Microseconds of a product below which contenders are compared from a graph. It is more than for a variant that is
+timed alone, so that either all contenders have the launch of a batch in their times or none."""
 
 _STAYS_WARM_S = 2.0
-"""An H200 kept its clocks through 4 s of idling, and its times through those measured in between."""
+"""Seconds of idling after which a device is warmed up again. An H200 keeps its clocks for longer."""
 _ROW_US = 20_000.0
-"""Batches of a contender that runs for some time are queued in rows of about this length, so that gaps are short."""
+"""Microseconds of batches that are queued in a row for a contender with long turns, so that gaps are short."""
 _ELEMENTS = 4096
-"""Of the array of the kernel that is put between two products: it takes some 2 us, most of it the launch."""
+"""Elements of the array for the short kernel between two products, which takes some 2 us, most of it the launch."""
 _NOISE = 0.1
-"""What a product adds to the time of that kernel is at least this share of it, or is not told from noise."""
+"""Least time that a product adds to that kernel, as a share of the kernel's; a shorter one may be noise."""
 _EAGER_CALLS = 100
+"""Most calls of each contender that are timed one by one."""
 _LOWER = 0.97
-"""Clocks below this share of the highest are lower."""
+"""Share of the highest clock below which clocks count as lowered."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimingPlan:
-    """How much timing is enough."""
+    """Amount of timing."""
 
     warm_seconds: float
-    """The device runs this long before anything is timed: idle clocks are a fraction of loaded ones."""
+    """Seconds that the device runs before anything is timed: idle clocks are a fraction of loaded ones."""
     graph_below_us: float
-    """Products faster than this are launched from one graph, so that the launch itself is not what is timed."""
+    """Microseconds below which products are launched from one graph, so that launches do not dominate the time."""
     batch_us: float
-    """A batch lasts at least this long, so that the events' resolution does not count."""
+    """Least microseconds of a batch, so that the events' resolution does not matter."""
     seconds: float
-    """Batches are timed for this long."""
+    """Seconds in which batches are timed."""
     least: int
-    """Batches timed whatever the time."""
+    """Least number of batches."""
     most: int
-    """Batches after which no more is learned."""
+    """Largest number of batches."""
     rotate_l2: float
-    """The inputs rotated over are this many times the last-level cache."""
+    """Size of all input sets, in sizes of the last-level cache."""
     max_sets: int
-    """Most input sets."""
+    """Largest number of input sets."""
     between: bool = False
     """Whether products that are compared are also timed with another library's kernel between two of them."""
 
     @classmethod
     def of(cls, device: Device) -> "TimingPlan":
-        """The plan for a device: the processor needs neither a graph nor cold inputs to be judged."""
+        """The plan for a device; the processor needs neither graphs nor cold inputs."""
         if device.info.arch.is_host:
             return cls(0.0, 0.0, 200.0, 0.25, 1, 5, 0.0, 1)
         return cls(0.3, 50.0, 200.0, 0.02, 3, 64, 2.5, 2048, between=True)
 
     def cold_sets(self, device: Device, problem: Problem) -> int:
-        """So many input sets have to be rotated over for each to be read from memory."""
+        """Number of input sets for which each is read from memory in turn."""
         return max(1, math.ceil(self.rotate_l2 * device.info.l2_bytes / max(1, problem.bytes)))
 
     @classmethod
@@ -86,38 +84,36 @@ class TimingPlan:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A contender, ready to be timed again and again."""
+    """A contender that is ready for timing."""
 
     batch: Callable[[], None]
     """Launches one batch."""
     launches: int
-    """Products in a batch."""
+    """Number of products in a batch."""
     first_us: float
     """Microseconds of one product launched by itself."""
 
 
-def _on_one_thread(
-    method: Callable[Concatenate["Timer", P], R],
-) -> Callable[Concatenate["Timer", P], R]:
-    """A method of `Timer` during which NumPy multiplies on one thread where the device is the processor: kernels run
-    on one core of it."""
+def _on_one_thread(method: M) -> M:
+    """Wrap a method of `Timer` so that NumPy multiplies on one thread where the device is the processor, as kernels run
+    on one core."""
 
     @wraps(method)
-    def limited(timer: "Timer", /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def limited(timer: "Timer", *args: Any, **options: Any) -> Any:
         with one_thread() if timer.device.info.arch.is_host else nullcontext():
-            return method(timer, *args, **kwargs)
+            return method(timer, *args, **options)
 
-    return limited
+    return cast(M, limited)
 
 
 class Timer:
-    """Rotating inputs of one problem on one device; times any number of contenders on them."""
+    """Times any number of contenders for one problem on one device, on rotating inputs."""
 
     def __init__(
         self, device: Device, problem: Problem, seed: int = 7, plan: TimingPlan | None = None,
         inputs: Sequence[Inputs] = (),
     ) -> None:  # fmt: skip
-        """`inputs` are rotated over in place of random ones; each C is overwritten."""
+        """`inputs` take the place of random ones; each C is overwritten."""
         self.device = device
         self.problem = problem
         self.plan = plan or TimingPlan.of(device)
@@ -127,7 +123,7 @@ class Timer:
         self._warm_until = 0.0
 
     def _rotating(self, seed: int) -> list[Inputs]:
-        """The sets, each matrix of all sets in one allocation. Random: zeros run faster than data."""
+        """Random input sets, as zeros run faster than data. Each matrix of all sets lies in one allocation."""
         problem, sets = self.problem, self.sets
         rng = np.random.default_rng(seed)
         shapes = (
@@ -151,7 +147,7 @@ class Timer:
             launch(a, b, c, 1.0, 0.0)
 
     def warm(self, launch: Launch) -> None:
-        """Keep the device busy until its clocks are up; at once if it was busy a moment ago. Raises LaunchError."""
+        """Keep the device busy until its clocks are up, unless it was busy a moment ago. Raises LaunchError."""
         if not self.plan.warm_seconds:
             return
         end = time.perf_counter() + (self.plan.warm_seconds if time.perf_counter() > self._warm_until else 0.0)
@@ -164,7 +160,7 @@ class Timer:
 
     @_on_one_thread
     def ready(self, launch: Launch) -> Timed:
-        """Decide how a contender is batched, and capture the batch where it is fast. Raises LaunchError."""
+        """Choose the batch of a contender, and capture a fast one's. Raises LaunchError."""
         self.warm(launch)
         first_us = self.device.elapsed_us(lambda: self._launch_next(launch, 1))
         if first_us >= self.plan.graph_below_us:
@@ -179,7 +175,7 @@ class Timer:
 
     @_on_one_thread
     def sample_us(self, timed: Timed, batches: int = 1) -> float:
-        """Microseconds of one product, from so many batches in a row."""
+        """Mean microseconds of one product over `batches` in a row."""
 
         def run() -> None:
             for _ in range(batches):
@@ -191,7 +187,7 @@ class Timer:
 
     @_on_one_thread
     def measure(self, launch: Launch, stop_above_us: float = math.inf) -> Measurement:
-        """Time one contender; it is given up after one product if that took longer than `stop_above_us`.
+        """Time one contender, which is stopped after one product if that took longer than `stop_above_us`.
 
         Raises LaunchError.
         """
@@ -214,11 +210,12 @@ class Timer:
         seconds: float = 0.0,
         turn_seconds: float = 0.0,
     ) -> tuple[dict[Name, list[float]], float | None]:
-        """Time contenders side by side, `count` rounds in shuffled orders: samples by name, and the clock.
+        """Time contenders side by side, in `count` rounds of shuffled orders. Returns samples in microseconds by name,
+        and the clock in MHz.
 
-        Where they take less than `seconds`, more rounds follow, up to the most of the plan. A sample is a batch, or
-        with `turn_seconds` what is left of so long a turn after a third of it: a device at its power limit then runs
-        each at the clock that it comes to by itself, and else all at one. Raises LaunchError.
+        Where the rounds take less than `seconds`, more follow, up to the most of the plan. A sample is one batch, or
+        with `turn_seconds` the last two thirds of a turn of that length: a device at its power limit then runs each
+        contender at the contender's own clock, and else all of them at one clock. Raises LaunchError.
         """
         timed = {name: self.ready(launch) for name, launch in contenders.items()}
         samples: dict[Name, list[float]] = {name: [] for name in contenders}
@@ -238,10 +235,10 @@ class Timer:
         return samples, self.device.clock_mhz()
 
     def followed(self, launch: Launch | None = None) -> Launch:
-        """A product and after it a short kernel of the array library; that kernel alone where no product is given.
+        """Return the launch of a product, if any, and after it of a short kernel of the array library.
 
-        The array library launches it without PDL: it begins when the product is done, and ends before the next one
-        reads anything.
+        The array library launches its kernel without PDL, so that it begins when the product is done, and ends before
+        the next product reads anything.
         """
         negative, array = self.device.xp.negative, self.device.xp.zeros(_ELEMENTS, "float32")
 
@@ -253,7 +250,7 @@ class Timer:
         return both
 
     def _run_for(self, timed: Timed, seconds: float) -> float:
-        """Keep a contender running: the mean microseconds of a product, gaps between rows of batches left out."""
+        """Run a contender for some seconds. Returns the mean microseconds of a product, without gaps between rows."""
         batches = max(1, round(_ROW_US / max(1.0, timed.first_us * timed.launches)))
         end = time.perf_counter() + seconds
         samples = [self.sample_us(timed, batches)]
@@ -262,13 +259,13 @@ class Timer:
         return statistics.fmean(samples)
 
     def held_back(self) -> bool:
-        """Whether the device has lowered its clocks for power or heat, asked right after it was busy."""
+        """Whether the device has lowered its clocks for power or heat; it must have been busy until now."""
         clock = self.device.clock_mhz()
         return clock is not None and clock < _LOWER * self.device.info.clock_mhz and self.device.held_back()
 
     @_on_one_thread
     def eager(self, contenders: Mapping[Name, Launch]) -> dict[Name, list[float]]:
-        """Microseconds from one call to its end, no graph, what the processor does counted; contenders take turns."""
+        """Microseconds of single calls without a graph, the processor's work included. Contenders take turns."""
         samples: dict[Name, list[float]] = {name: [] for name in contenders}
         for launch in contenders.values():
             self.warm(launch)
@@ -285,9 +282,9 @@ class Timer:
 
     @_on_one_thread
     def end_to_end_us(self, launch: Launch) -> float:
-        """Microseconds from operands in the processor's memory to the result there: the median of a few products."""
-        xp, problem = self.device.xp, self.problem
-        a, b = self._in_processors_memory
+        """Median microseconds of a few products from operands in the processor's memory to the result there."""
+        xp, problem, rng = self.device.xp, self.problem, np.random.default_rng(5)
+        a, b = (rng.random(shape).astype(problem.dtype.numpy_name) for shape in (problem.stored_a, problem.stored_b))
 
         def product() -> None:
             inside = [xp.asarray(array) for array in (a, b)]  # no copy where the device is the processor
@@ -305,16 +302,10 @@ class Timer:
             times.append((time.perf_counter() - begin) * 1e6)
         return statistics.median(times)
 
-    @CachedProperty
-    def _in_processors_memory(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        rng, problem = np.random.default_rng(5), self.problem
-        a, b = (rng.random(shape).astype(problem.dtype.numpy_name) for shape in (problem.stored_a, problem.stored_b))
-        return a, b
-
 
 def added_us(followed: Sequence[float], alone: Sequence[float]) -> list[float]:
-    """What a product adds, round by round, to the kernel after it (`Timer.followed`): microseconds with the product
-    minus the median of those without. Empty where one of them is so short that it may be noise."""
+    """Microseconds that a product adds, round by round, to the kernel after it (`Timer.followed`): the times with the
+    product less the median of those without. Empty where one difference is so short that it may be noise."""
     kernel_us = statistics.median(alone)
     added = [us - kernel_us for us in followed]
     return added if min(added) > _NOISE * kernel_us else []

@@ -1,5 +1,5 @@
-"""Is a variant right? Checked before it is timed, on poisoned output between canaries, against a far more exact
-reference on whatever array library the device has."""
+"""Verification of a variant before it is timed: on poisoned output between canaries, against a far more accurate
+reference computed by the device's array library."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,12 +17,14 @@ from ..store.record import Accuracy
 _CANARY = 0xA5
 _CANARY_BYTES = 4096
 _POISON = 0xFF  # every byte set makes a NaN of either type
-_WHOLE_FLOPS = {"host": 2e9, "cuda": 4e12}  # up to here all of C is compared
+_WHOLE_FLOPS = {"host": 2e9, "cuda": 4e12}
+"""Operations of the largest product of which all of C is compared, by kind of device."""
 _SAMPLED_ROWS = 64
+"""Rows compared of larger products, besides those at tile edges."""
 _DRAWN = 2**20 - 3
 """Numbers drawn for a matrix; a prime, so that rows of a larger one are not copies of each other."""
 _POISONED_BYTES = 2**22
-"""Copied to C again and again before a check. Copies are no kernels, which an array library has to compile first."""
+"""Bytes of the poison that fills C by repeated copies, for which an array library has no kernel to compile."""
 
 
 def gamma(count: int, unit_roundoff: float) -> float:
@@ -32,21 +34,21 @@ def gamma(count: int, unit_roundoff: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What checking one variant found."""
+    """Result of verifying one variant."""
 
     accuracy: Accuracy
     """Largest error over its bound."""
     reason: str
-    """Empty where the result is right, else one line."""
+    """Reason of a wrong result in one line, empty for a right one."""
 
 
 def place(
     device: Device, problem: Problem, shape: tuple[int, int], trans: bool, rng: np.random.Generator
 ) -> tuple[Operand, NDArray[Any]]:
-    """A random matrix in (-1, 1) on the device, as an operand, and the numbers drawn for it: its elements, row by row,
-    which a large one repeats, each time shifted."""
+    """A random matrix in (-1, 1) on the device, as an operand, and the numbers drawn for it: its elements, row by row.
+    A large matrix repeats them, each time shifted."""
     dtype, count = problem.dtype, math.prod(shape)
-    # First the device's memory: where that does not do, the processor's is not filled in vain.
+    # The device's memory comes first: where there is too little, no numbers are drawn in vain.
     buffer = device.allocate(count * dtype.size_bytes)
     drawn = max(1, min(count, _DRAWN))
     numbers: NDArray[Any] = rng.random(drawn, np.float32 if dtype is DType.FLOAT else np.float64) * 2 - 1
@@ -55,7 +57,7 @@ def place(
 
 
 def _repeat(xp: Any, block: Any, flat: Any) -> None:
-    """Fill an array of the device with the elements of another, again and again."""
+    """Fill an array of the device by repeating the elements of a block."""
     block = xp.asarray(block)
     for start in range(0, flat.size, block.size):
         part = flat[start : start + block.size]
@@ -78,7 +80,7 @@ class Verifier:
     def __init__(
         self, device: Device, problem: Problem, seed: int = 1, reference: "Sequence[_Reference] | None" = None
     ) -> None:
-        """`reference` is compared with in place of what A and B give."""
+        """`reference` takes the place of the product of A and B in comparisons."""
         self.device = device
         self.problem = problem
         self._most = 1.0 if problem.accuracy is Grade.NORMWISE else min(1.0, 4 / math.sqrt(problem.k + 2))
@@ -99,7 +101,7 @@ class Verifier:
                 product(device.xp, problem, a, b, rows, None),
                 product(device.xp, problem, a, b, None, _edges(problem.n)),
             ]
-        # C between its canaries.
+        # C lies between two canaries.
         size = problem.m * problem.n * problem.dtype.size_bytes
         buffer = device.allocate(size + 2 * _CANARY_BYTES)
         self._whole = buffer.array("uint8", (size + 2 * _CANARY_BYTES,))
@@ -110,7 +112,7 @@ class Verifier:
         self._canary, self._poison = (device.xp.asarray(np.full(count, byte, np.uint8)) for byte, count in every)
 
     def check(self, launch: Launch) -> Verdict:
-        """Run a kernel, or what launches like one, on poisoned output and compare. Raises LaunchError."""
+        """Run a launch on poisoned output and compare the result. Raises LaunchError."""
         worst = Accuracy(0.0, -1, -1)
         for alpha, beta in self.SCALARS:
             xp = self.device.xp
@@ -134,7 +136,7 @@ class Verifier:
         outside = self._whole[:_CANARY_BYTES].tobytes() + self._whole[-_CANARY_BYTES:].tobytes()
         if outside.strip(bytes([_CANARY])):
             return "wrote outside C"
-        # Where all was compared, in one part, that says it; CuPy would compile another reduction.
+        # The error says it where all of C was compared in one part; CuPy would compile another reduction.
         compared = len(self._parts) == 1 or not self._c.size
         largest = accuracy.worst if compared else float(abs(self._c).max())
         if not math.isfinite(largest):
@@ -151,9 +153,9 @@ class Verifier:
         for part in self._parts:
             if part.high.size == 0:
                 continue
-            got, old = c[part.rows, part.cols], self._c0[part.rows, part.cols]
-            off = abs(alpha) * self._product_gamma, abs(beta) * gamma(2, u), least
-            ratio = ratio_of(got, old, part.high, part.low, part.magnitude, alpha, beta, *off)
+            result, old = c[part.rows, part.cols], self._c0[part.rows, part.cols]
+            bounds = abs(alpha) * self._product_gamma, abs(beta) * gamma(2, u), least
+            ratio = ratio_of(result, old, part.high, part.low, part.magnitude, alpha, beta, *bounds)
             # argmax finds a NaN first, so one is never passed over.
             at = int(ratio.argmax())
             value = float(ratio.ravel()[at])
@@ -164,17 +166,14 @@ class Verifier:
 
     @property
     def _product_gamma(self) -> float:
-        """How far op(A) op(B) may be off, over the reference's magnitude, where C^ has every other rounding of its
-        own."""
-        k, u = self.problem.k, self.problem.dtype.unit_roundoff
-        if self.problem.accuracy is not Grade.NORMWISE:
-            return gamma(k + 2, u)
-        return gamma(max(k + 2, NORMWISE_ROUNDINGS), u)
+        """Bound of the error of op(A) op(B) over the reference's magnitude."""
+        least = NORMWISE_ROUNDINGS if self.problem.accuracy is Grade.NORMWISE else 0
+        return gamma(max(self.problem.k + 2, least), self.problem.dtype.unit_roundoff)
 
 
 def compile_check(device: Device, problem: Problem) -> None:
-    """Have the array library compile what comparing with a reference takes, which it does when it first meets each
-    operation. Raises LaunchError."""
+    """Make the array library compile the operations of a comparison, which it does at their first use. Raises
+    LaunchError."""
     few = replace(problem, m=3, n=5, k=7)
     with device.entered():
         nothing = device.xp.zeros((few.m, few.n))
@@ -192,7 +191,7 @@ def _edges(size: int) -> NDArray[np.int64]:
 
 
 def _sample(size: int, rng: np.random.Generator, count: int) -> NDArray[np.int64]:
-    """That many random indices and those at tile edges, or all where there are no more."""
+    """`count` random indices and those at tile edges, or all indices where there are no more than `count`."""
     if size <= count:
         return np.arange(size)
     return np.union1d(rng.choice(size, count, replace=False), _edges(size))
@@ -200,7 +199,7 @@ def _sample(size: int, rng: np.random.Generator, count: int) -> NDArray[np.int64
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """op(A) op(B) on some rows and columns of C, as two numbers whose sum it is, and |op(A)| |op(B)|."""
+    """op(A) op(B) on some rows and columns of C, as the sum of two numbers, and |op(A)| |op(B)|."""
 
     rows: Any
     """Indices of the rows compared, or a slice of all."""
@@ -209,14 +208,14 @@ class _Reference:
     high: Any
     """Leading part, float64."""
     low: Any
-    """What the leading part leaves, float64."""
+    """Remainder of the leading part, float64."""
     magnitude: Any
-    """What the error bounds scale with, float64: |op(A)| |op(B)|, or the products of the Euclidean norms of a row of
-    op(A) and a column of op(B) where the problem's accuracy is `normwise`."""
+    """Scale of the error bounds, float64: |op(A)| |op(B)|, or where the problem's accuracy is `normwise` the products
+    of the Euclidean norms of a row of op(A) and a column of op(B)."""
 
 
 def _index(of: Any, position: int) -> int:
-    """The index in C of a row or column compared."""
+    """Index in C of a row or column that is compared."""
     return position if isinstance(of, slice) else int(of[position])
 
 
@@ -230,8 +229,8 @@ def product(
     Products of two floats are exact in double, so float needs one matrix product in double, whose error is some
     2^-29 of float's. Double goes by slices: each operand is split so that the products of its leading slices add
     without any rounding, whatever the order, and the rest is too small for its rounding to count
-    (Ozaki, Ogita, Oishi, Rump, "Error-free transformations of matrix multiplication", 2012). What is done element by
-    element is done to the numbers.
+    (Ozaki, Ogita, Oishi, Rump, "Error-free transformations of matrix multiplication", 2012). Operations on single
+    elements are carried out on the numbers, before they are repeated.
     """
     wide_a, matrix_a = _read(xp, a, problem.stored_a, problem.trans_a, rows, int(problem.trans_a))
     wide_b, matrix_b = _read(xp, b, problem.stored_b, problem.trans_b, cols, int(not problem.trans_b))
@@ -258,8 +257,8 @@ def product(
 def _read(
     xp: Any, numbers: NDArray[Any], shape: tuple[int, int], trans: bool, some: NDArray[np.int64] | None, axis: int
 ) -> tuple[NDArray[np.float64], Callable[[NDArray[Any]], Any]]:
-    """Of a stored matrix that repeats numbers, or of some of its rows (axis 0) or columns: the numbers, and what makes
-    op of it from a function of them."""
+    """The numbers of a stored matrix that repeats them, or of `some` of its rows (axis 0) or columns (axis 1), and a
+    function that makes op of a matrix of such numbers."""
     if some is not None:
         rows, cols = map(np.arange, shape)
         rows, cols = (some, cols) if axis == 0 else (rows, some)
@@ -275,8 +274,8 @@ def _read(
 
 
 def _slices(wide: NDArray[Any], coarse: float, fine: float) -> tuple[NDArray[Any], ...]:
-    """The highest bits of numbers, the next ones and the rest, which add up to them: adding and taking away a large
-    power of two rounds to a multiple of a small one."""
+    """Split numbers into their highest bits, the next ones and the rest. Adding and subtracting a large power of two
+    rounds to a multiple of a small one."""
     first = (wide + coarse) - coarse
     rest = wide - first
     second = (rest + fine) - fine
@@ -284,7 +283,7 @@ def _slices(wide: NDArray[Any], coarse: float, fine: float) -> tuple[NDArray[Any
 
 
 def two_sum(x: Any, y: Any) -> tuple[Any, Any]:
-    """x + y rounded, and what rounding lost, exactly (Knuth)."""
+    """x + y rounded, and the exact error of rounding (Knuth)."""
     total = x + y
     part = total - x
     return total, (x - (total - part)) + (y - part)
@@ -292,8 +291,8 @@ def two_sum(x: Any, y: Any) -> tuple[Any, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Fused:
-    """Functions of whole arrays, each a kernel where the array library can fuse: it compiles one then, not one for each
-    operation, and passes memory once."""
+    """Functions of whole arrays. Where the array library can fuse, each is compiled to one kernel, which passes over
+    memory once."""
 
     ratio: Callable[..., Any]
     """Errors over their bounds, element by element."""
@@ -303,15 +302,15 @@ class _Fused:
 
 @cache
 def _fused(xp: Any) -> _Fused:
-    """Those of an array library."""
+    """The fused functions of an array library."""
 
     def ratio(
-        got: Any, old: Any, high: Any, low: Any, magnitude: Any,
+        result: Any, old: Any, high: Any, low: Any, magnitude: Any,
         alpha: float, beta: float, of_product: float, of_sum: float, least: float,
     ) -> Any:  # fmt: skip
-        # alpha and beta are powers of two, so that it makes no difference where a compiler joins a product and a sum.
+        # alpha and beta are powers of two, so that a fused multiply-add gives the same result.
         total, lost = two_sum(alpha * high, beta * old)
-        return xp.absolute((got - total) - (lost + alpha * low)) / (
+        return xp.absolute((result - total) - (lost + alpha * low)) / (
             of_product * magnitude + of_sum * xp.absolute(old) + least
         )
 

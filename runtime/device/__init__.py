@@ -1,1 +1,1 @@
-"""What runs kernels: the protocol, NVIDIA GPUs, the processor, compilers and their cache."""
+"""Devices: the protocol, NVIDIA GPUs, the processor, compilers and their cache."""

@@ -1,4 +1,4 @@
-"""Compiled kernels kept by what they were made of: kernel name, compiler and text; and compiled templates."""
+"""Cache of compiled kernels by kernel name, compiler and text, and of compiled templates."""
 
 import atexit
 import contextlib
@@ -30,21 +30,28 @@ from ..files import write_whole
 from .protocol import Binary, Compiler
 
 _FORMAT = 1
+"""Number of the entries' format, which is part of their keys."""
 _MAX_INFO_BYTES = 1 << 16
 _MAX_IMAGE_BYTES = 1 << 28
 _DIGEST_BYTES = 32
 _BOUND_BYTES = 2 << 30
-_PRUNE_TO = 0.75  # of the bound, so that a full cache is not walked for each new entry
+"""Bytes of all entries past which the least recently used ones are removed."""
+_PRUNE_TO = 0.75
+"""Share of the bound that pruning leaves, so that a full cache is not walked for each new entry."""
 _PRUNE_SECONDS = 3600.0
+"""Seconds from one pruning to the next."""
 _STALE_SECONDS = 86400.0
+"""Age in seconds at which files of a builder count as left by one that was killed."""
 _STAMP = "pruned"
+"""File whose time is that of the last pruning."""
 _PROBE_BYTES = 1 << 20
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-
 _PRIVATE = "tilewright-"
 
-_mark = ""  # of a process whose parent removes what it leaves
-_broken: set[Path | None] = set()  # caches that could not be written, None without a home; each is warned of once
+_mark = ""
+"""Part of the name of this process's private folder, by which its parent can remove the folder."""
+_broken: set[Path | None] = set()
+"""Caches that could not be written, None for a user without a home: one warning was given of each."""
 
 
 class CacheWarning(UserWarning):
@@ -52,7 +59,7 @@ class CacheWarning(UserWarning):
 
 
 class _BadEntryError(Exception):
-    """Not what a compiler put there: damaged, swapped, a link, or another user's."""
+    """An entry is damaged, swapped, a link, or another user's."""
 
 
 def entry_key(compiler: Compiler, source: KernelSource) -> str:
@@ -62,12 +69,12 @@ def entry_key(compiler: Compiler, source: KernelSource) -> str:
 
 
 def compile_cached(compiler: Compiler, source: KernelSource) -> Binary:
-    """The binary of a source, and of its preparation: from the cache where it is there and sound, else compiled and put
-    there.
+    """The binary of a source, and of its preparation: from the cache where it holds a sound one, else compiled and
+    added to the cache.
 
-    A cache that cannot be used costs a CacheWarning, once, and compiling into a private folder that goes with
-    the process. Raises what the compiler raises: CompileError, DeviceError; the latter also where there is
-    nowhere to write at all.
+    A cache that cannot be used costs a CacheWarning, once, and compiling into a private folder that is removed with
+    the process. Raises what the compiler raises: CompileError, DeviceError; the latter also where no folder can be
+    written.
     """
     if source.preparation is not None:
         first = compile_cached(compiler, source.preparation)
@@ -78,17 +85,17 @@ def compile_cached(compiler: Compiler, source: KernelSource) -> Binary:
     if root is None:
         _warn(None, "the cache", "this user has no home folder")
     else:
-        place = _Place(root, key, compiler, source)
+        entry = _Entry(root, key, compiler, source)
         if root not in _broken:
             try:
-                return place.obtain()
+                return entry.obtain()
             except OSError as error:
                 _warn(root, f"the cache {root}", _cause(error))
-        with contextlib.suppress(OSError, _BadEntryError):
-            if (found := place.find()) is not None:
-                return found
+        with contextlib.suppress(OSError):
+            if (binary_there := entry.find()) is not None:
+                return binary_there
     try:
-        return _Place(_private_root(os.getpid()), key, compiler, source).obtain()
+        return _Entry(_private_root(os.getpid()), key, compiler, source).obtain()
     except OSError as error:
         remedy = f"TMPDIR or {settings.CACHE_VARIABLE} names another folder"
         raise DeviceError(f"nowhere to compile {source.name}: {_cause(error)}; {remedy}") from error
@@ -103,57 +110,60 @@ def _warn(root: Path | None, name: str, cause: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where one binary lies in one cache."""
+class _Entry:
+    """Place of one binary in one cache."""
 
     root: Path
     """Folder of the cache."""
     key: str
     """`entry_key` of the next two."""
     compiler: Compiler
-    """What makes it."""
     source: KernelSource
-    """What it is made of."""
 
     @property
     def folder(self) -> Path:
-        """`kernel.cu`, `kernel.<suffix>` and `info.json`; there whole or not at all."""
+        """Folder of `kernel.cu`, `kernel.<suffix>` and `info.json`; it is there whole or not at all."""
         return self.root / self.key[:2] / self.key
 
-    @property
-    def image(self) -> Path:
-        return self.folder / f"kernel.{self.compiler.suffix}"
-
     def obtain(self) -> Binary:
-        """Raises CompileError, DeviceError; OSError where the cache cannot be used."""
+        """The binary, compiled where it is not here. Raises CompileError, DeviceError; OSError where the cache cannot
+        be used."""
         _make_private(self.root)
         _make_private(self.folder.parent)
-        try:
-            if (found := self.find()) is not None:
-                return found
-        except _BadEntryError:
-            _discard(self.folder)
-        return self._build()
+        return self.find() or self._build()
 
     def find(self) -> Binary | None:
-        """The binary if it is here. Raises _BadEntryError, OSError."""
-        owner = os.geteuid()
+        """The binary if it is here; an entry that is not sound is removed. Raises OSError."""
         try:
-            facts = os.lstat(self.folder)
-            if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != owner or facts.st_mode & _OTHERS_WRITE:
-                raise _BadEntryError("not a folder that only this user can write")
-            info = read_plain(self.folder / "info.json", _MAX_INFO_BYTES, owner)
-            image = read_plain(self.image, _MAX_IMAGE_BYTES, owner)
-        except FileNotFoundError as error:
+            binary = self._read()
+        except FileNotFoundError:
             if os.path.lexists(self.folder):
-                raise _BadEntryError("a file is missing") from error
+                _discard(self.folder)
             return None
-        except NotPlainError as error:
-            raise _BadEntryError(str(error)) from error
-        binary = _binary(info, self.key, image)
+        except (_BadEntryError, NotPlainError):
+            _discard(self.folder)
+            return None
         with contextlib.suppress(OSError):
-            os.utime(self.folder)  # what is used is pruned last
+            os.utime(self.folder)  # the least recently used entries are pruned first
         return binary
+
+    def _read(self) -> Binary:
+        """The binary. Raises _BadEntryError, NotPlainError, OSError."""
+        owner = os.geteuid()
+        facts = os.lstat(self.folder)
+        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != owner or facts.st_mode & _OTHERS_WRITE:
+            raise _BadEntryError("not a folder that only this user can write")
+        text = read_plain(self.folder / "info.json", _MAX_INFO_BYTES, owner)
+        image = read_plain(self.folder / f"kernel.{self.compiler.suffix}", _MAX_IMAGE_BYTES, owner)
+        try:
+            info: Any = json.loads(text)
+            counts = [info[name] for name in ("registers", "frame_bytes", "smem_bytes")]
+            of_this = info["key"] == self.key and info["sha256"] == hashlib.sha256(image).hexdigest()
+        except (ValueError, RecursionError, TypeError, KeyError) as error:
+            raise _BadEntryError("info.json does not describe a binary") from error
+        if not of_this or not all(count is None or (type(count) is int and count >= 0) for count in counts):
+            raise _BadEntryError("info.json describes another binary")
+        return Binary(image, *counts)
 
     def _build(self) -> Binary:
         aside = Path(tempfile.mkdtemp(prefix=f".{self.key[:16]}-", dir=self.folder.parent))
@@ -163,8 +173,16 @@ class _Place:
             except CompileError:
                 _probe(aside)  # on a full disk a compiler complains too, and it is not the kernel's fault
                 raise
+            info = {
+                "key": self.key,
+                "compiler": self.compiler.identity,
+                "registers": binary.registers,
+                "frame_bytes": binary.frame_bytes,
+                "smem_bytes": binary.smem_bytes,
+                "sha256": hashlib.sha256(binary.image).hexdigest(),
+            }
             (aside / "kernel.cu").write_bytes(self.source.code.encode())
-            (aside / "info.json").write_bytes(_info(self.key, self.compiler, binary))
+            (aside / "info.json").write_bytes((json.dumps(info, indent=1) + "\n").encode())
             installed = self._install(aside)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
@@ -172,7 +190,7 @@ class _Place:
         return installed or binary
 
     def _install(self, aside: Path) -> Binary | None:
-        """The binary that another builder of the key put here meanwhile, None if `aside` is now in place."""
+        """Put the folder `aside` in place. Returns the binary of another builder where that was faster, else None."""
         for _ in range(3):
             try:
                 os.rename(aside, self.folder)
@@ -180,50 +198,19 @@ class _Place:
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
                     raise
-            try:
-                if (found := self.find()) is not None:
-                    return found
-            except _BadEntryError:
-                _discard(self.folder)
+            if (binary := self.find()) is not None:
+                return binary
         raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(self.folder))
 
 
-def _info(key: str, compiler: Compiler, binary: Binary) -> bytes:
-    info = {
-        "key": key,
-        "compiler": compiler.identity,
-        "registers": binary.registers,
-        "frame_bytes": binary.frame_bytes,
-        "smem_bytes": binary.smem_bytes,
-        "sha256": hashlib.sha256(binary.image).hexdigest(),
-    }
-    return (json.dumps(info, indent=1) + "\n").encode()
-
-
-def _binary(data: bytes, key: str, image: bytes) -> Binary:
-    try:
-        info: Any = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise _BadEntryError("info.json is not JSON") from error
-    if not isinstance(info, dict) or info.get("key") != key:
-        raise _BadEntryError("an entry of another key")
-    if info.get("sha256") != hashlib.sha256(image).hexdigest():
-        raise _BadEntryError("the binary is not the one that was compiled")
-    counts = [info.get(name) for name in ("registers", "frame_bytes", "smem_bytes")]
-    if not all(count is None or (type(count) is int and count >= 0) for count in counts):
-        raise _BadEntryError("info.json has wrong types")
-    registers, frame_bytes, smem_bytes = counts
-    return Binary(image, registers, frame_bytes, smem_bytes)
-
-
 def _make_private(folder: Path) -> None:
-    # A binary from here is run: nobody else may be able to put one in, or to replace a folder of it.
+    # Binaries of this folder are run: no other user may be able to add one, or to replace a folder of it.
     _refuse_links(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     facts = folder.stat()
-    # /tmp: others can add names and not touch ours; but who owns a sticky folder can.
+    # In a sticky folder such as /tmp others cannot touch our files, unless they own the folder.
     sticky = bool(facts.st_mode & stat.S_ISVTX) and facts.st_uid == 0
     if not stat.S_ISDIR(facts.st_mode) or not (sticky or facts.st_uid == os.geteuid()):
         raise PermissionError(errno.EPERM, "not this user's folder", str(folder))
@@ -241,7 +228,7 @@ def _refuse_links(folder: Path) -> None:
 
 
 def _discard(path: Path) -> None:
-    # Renamed first: nobody finds a half-deleted entry, and a link goes without what it points to.
+    # Renamed first, so that nobody finds a half-deleted entry, and that a link's target stays.
     grave = Path(tempfile.mkdtemp(prefix=".discarded-", dir=path.parent))
     try:
         with contextlib.suppress(FileNotFoundError):  # another process was quicker
@@ -271,7 +258,8 @@ def remove_private(mark: str) -> None:
 
 @functools.cache
 def _private_root(process: int) -> Path:
-    """Made once a process, and by its number: a forked child must not take its parent's away at its end."""
+    """A private folder of the process with this number: a forked child has one of its own, and its end leaves the
+    parent's."""
     root = Path(tempfile.mkdtemp(prefix=f"{_PRIVATE}{_mark}-" if _mark else _PRIVATE))
 
     def remove() -> None:
@@ -292,7 +280,7 @@ def _prune_now_and_then(root: Path) -> None:
 
 
 def _prune(root: Path, bound_bytes: int) -> None:
-    """Remove what killed builders left and, past the bound, the entries that were used longest ago."""
+    """Remove what killed builders left and, past the bound, the least recently used entries."""
     entries = []
     for path in _inside(root):
         facts = path.stat(follow_symlinks=False)
@@ -312,8 +300,8 @@ def _prune(root: Path, bound_bytes: int) -> None:
 
 
 def remove_kernels(names: Collection[str] | None = None) -> int:
-    """Remove the compiled kernels of these names from the cache, whatever compiled them, or all; how many they were.
-    Raises ConfigError for a cache that cannot be named."""
+    """Remove the compiled kernels of these names from the cache, whatever compiled them, or all, and return their
+    number. Raises ConfigError for a cache that cannot be named."""
     root, removed = settings.cache_folder(), 0
     for path in _inside(root) if root else ():
         if not path.name.startswith(".") and (names is None or _kernel_of(path) in names):
@@ -324,7 +312,7 @@ def remove_kernels(names: Collection[str] | None = None) -> int:
 
 
 def _kernel_of(entry: Path) -> str:
-    """The name of the kernel that an entry holds, which its text begins with; empty where it cannot be read."""
+    """Name of the kernel that an entry holds, from the first line of its text; empty where it cannot be read."""
     with contextlib.suppress(OSError, NotPlainError):
         head, _, _ = read_plain(entry / "kernel.cu", _MAX_IMAGE_BYTES, os.geteuid()).partition(b"\n")
         return head.removeprefix(b"// ").decode(errors="replace")
@@ -342,15 +330,15 @@ def _cause(error: OSError) -> str:
 
 
 class _Templates(BytecodeCache):
-    """Templates as Jinja compiled them, in the cache's folder `templates`: compiling them anew is most of what a
-    process takes up to its first kernel. One that cannot be read or written is compiled, without a word."""
+    """Compiled templates in the cache's folder `templates`: compiling them anew would take most of the time that a
+    process needs for its first kernel. A template that cannot be read or written is compiled, without a warning."""
 
     def get_cache_key(self, name: str, filename: str | None = None) -> str:
         """The template's name and path, which need not be UTF-8 as they have to be in Jinja's own key."""
         return repr((name, filename))
 
     def load_bytecode(self, bucket: Bucket) -> None:
-        """Nothing where there is none that this user wrote whole."""
+        """Load a template, unless its file is missing, damaged or another user's."""
         with contextlib.suppress(OSError, NotPlainError, ConfigError):
             if file := self._file(bucket):
                 data = read_plain(file, _MAX_IMAGE_BYTES, os.geteuid())
@@ -359,7 +347,7 @@ class _Templates(BytecodeCache):
                     bucket.bytecode_from_string(code)
 
     def dump_bytecode(self, bucket: Bucket) -> None:
-        """Written whole or not at all."""
+        """Write a template, whole or not at all."""
         with contextlib.suppress(OSError, ConfigError):
             if file := self._file(bucket):
                 code = bucket.bytecode_to_string()
@@ -369,7 +357,8 @@ class _Templates(BytecodeCache):
 
     @staticmethod
     def _file(bucket: Bucket) -> Path | None:
-        """For one template, text of it and version of Jinja and Python; None without a cache. Raises ConfigError."""
+        """File of a template, by its text and the versions of Jinja and Python; None without a cache. Raises
+        ConfigError."""
         made_of = bucket.key, bucket.checksum, jinja2.__version__, sys.version
         root = settings.cache_folder()
         return root / "templates" / hashlib.sha256(repr(made_of).encode()).hexdigest() if root else None

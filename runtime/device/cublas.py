@@ -5,30 +5,28 @@ from typing import Any
 
 from ...codegen.errors import LaunchError, check
 from ...codegen.problem import DType, Problem
-from .protocol import Device, Launch, Launcher, Multiplied, Operand
+from .protocol import Elements, Launcher
 
 WORKSPACE_BYTES = 64 << 20
-"""What it may use on a stream; more than its own default for this generation."""
+"""Size of a workspace; more than cuBLAS's default for Hopper."""
 _DEFAULT_MATH = 0  # CUBLAS_DEFAULT_MATH: no TF32
 _DEFAULT_ALGORITHM = -1  # CUBLAS_GEMM_DEFAULT
 _FLOAT = 0  # CUDA_R_32F
 _COMPUTE, _COMPUTE_TF32 = 68, 77  # CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32
-_TYPES = {Multiplied.TF32: (_FLOAT, _COMPUTE_TF32), Multiplied.HALF: (2, _COMPUTE), Multiplied.BFLOAT16: (14, _COMPUTE)}
+_TYPES = {Elements.TF32: (_FLOAT, _COMPUTE_TF32), Elements.HALF: (2, _COMPUTE), Elements.BFLOAT16: (14, _COMPUTE)}
 _ADDRESS, _INT = ctypes.c_void_p, ctypes.c_int
 
 
 class Cublas:
-    """One handle of cuBLAS on one GPU. Not safe between threads: who calls holds a lock."""
+    """One handle of cuBLAS on one GPU, a Blas. Not safe between threads: the caller holds a lock."""
 
-    workspace_bytes = WORKSPACE_BYTES
-    """Bytes that each product is given."""
-    complete = False
+    workspace_bytes, complete = WORKSPACE_BYTES, False
 
     def __init__(self, library: Any, handle: int) -> None:
-        """`library` is libcublas as ctypes has it, `handle` a cublasHandle_t; its mode of arithmetic is set."""
+        """`library` is libcublas as ctypes loads it, `handle` a cublasHandle_t, which is set to IEEE arithmetic."""
         self._library, self._handle = library, handle
         self._place: tuple[int, int] | None = None
-        """The stream and workspace that it has."""
+        """Stream and workspace of the handle."""
         product = _ADDRESS, *(_INT,) * 5, _ADDRESS, _ADDRESS, _INT, _ADDRESS, _INT, _ADDRESS, _ADDRESS, _INT
         library.cublasSgemm_v2.argtypes = library.cublasDgemm_v2.argtypes = product
         typed = *product[:8], _INT, _INT, _ADDRESS, _INT, _INT, _ADDRESS, _ADDRESS, _INT, _INT, _INT, _INT
@@ -38,25 +36,22 @@ class Cublas:
         library.cublasSetMathMode.argtypes = _ADDRESS, _INT
         _ok(library.cublasSetMathMode(handle, _DEFAULT_MATH))
 
-    def gemm(self, problem: Problem, lda: int, ldb: int, ldc: int, multiplied: Multiplied = Multiplied.OWN) -> Launcher:
-        """The product of matrices with these leading dimensions: called with a stream, addresses of A, B and C, alpha,
-        beta and the address of its workspace. m, n, k and alpha are not 0. A and B hold what is `multiplied`, C the
-        problem's type. Calling raises LaunchError."""
+    def gemm(self, problem: Problem, lda: int, ldb: int, ldc: int, elements: Elements = Elements.OWN) -> Launcher:
         library, handle = self._library, self._handle
         single = problem.dtype is DType.FLOAT
         call, kind = (library.cublasSgemm_v2, ctypes.c_float) if single else (library.cublasDgemm_v2, ctypes.c_double)
         factor, factor_c = kind(), kind()
         at_factor, at_factor_c = ctypes.addressof(factor), ctypes.addressof(factor_c)
-        # It counts in columns: read its way, our row-major C is C^T = op(B)^T op(A)^T.
+        # cuBLAS counts in columns: it sees our row-major C as C^T = op(B)^T op(A)^T.
         shape = int(problem.trans_b), int(problem.trans_a), problem.n, problem.m, problem.k
-        element, compute = _TYPES.get(multiplied, (_FLOAT, _COMPUTE))
+        element, compute = _TYPES.get(elements, (_FLOAT, _COMPUTE))
 
         def typed(*values: Any) -> int:
             *sizes, factor, b, ldb, a, lda, factor_c, c, ldc = values
             operands = factor, b, element, ldb, a, element, lda, factor_c, c, _FLOAT, ldc
             return int(library.cublasGemmEx(*sizes, *operands, compute, _DEFAULT_ALGORITHM))
 
-        if multiplied is not Multiplied.OWN:
+        if elements is not Elements.OWN:
             call = typed
 
         def launch(stream: int, *values: Any) -> None:
@@ -70,27 +65,12 @@ class Cublas:
         return launch
 
     def _move(self, stream: int, workspace: int) -> None:
-        """To a stream, and after it to the workspace, which setting the stream takes away: each costs a call as much
-        as its arguments do."""
+        """Set the stream and then the workspace, which setting the stream resets. Either call takes as long as passing
+        a product's arguments."""
         self._place = None
         _ok(self._library.cublasSetStream_v2(self._handle, stream))
         _ok(self._library.cublasSetWorkspace_v2(self._handle, workspace, WORKSPACE_BYTES))
         self._place = stream, workspace
-
-
-def cublas_product(device: Device, blas: Cublas, problem: Problem, multiplied: Multiplied) -> Launch:
-    """What launches one product with any leading dimensions, with a workspace of its own."""
-    laid = dict[tuple[int, int, int], Launcher]()
-    workspace = device.allocate(blas.workspace_bytes)
-
-    def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
-        lds = a.ld, b.ld, c.ld
-        if lds not in laid:
-            laid[lds] = blas.gemm(problem, *lds, multiplied)
-        with device.entered():
-            laid[lds](device.stream(), a.pointer, b.pointer, c.pointer, alpha, beta, workspace.pointer)
-
-    return launch
 
 
 def _ok(status: int) -> None:

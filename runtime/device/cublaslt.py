@@ -1,4 +1,4 @@
-"""cuBLASLt through nvmath-python, an extra: one launch for each of the kernels that its heuristics name."""
+"""cuBLASLt through nvmath-python, an extra: one launch for each kernel that its heuristic names."""
 
 import importlib.util
 import math
@@ -12,15 +12,15 @@ from ...codegen.problem import DType, Problem
 from .protocol import Device, Launch, Operand
 
 WORKSPACE_BYTES = 32 << 20
-"""What a kernel may use, allocated once."""
+"""Size of the workspace, which is allocated once."""
 HEURISTICS = 16
-"""Most kernels asked for."""
+"""Most kernels that the heuristic names."""
 _INSTALL = "pip install 'tilewright[lt]'"
-_ALIGNED_BYTES = 256  # what cuBLASLt takes for granted unless it is told
+_ALIGNED_BYTES = 256  # alignment that cuBLASLt assumes by default
 
 
 def _bindings() -> tuple[Any, Any]:
-    """nvmath's modules for cuBLASLt and for cuBLAS, whose names of arithmetic it shares. Raises DeviceError."""
+    """nvmath's modules for cuBLASLt and cuBLAS, which share the names of arithmetic. Raises DeviceError."""
     if importlib.util.find_spec("nvmath") is None:
         raise DeviceError(f"nvmath-python is not installed; get it with {_INSTALL}")
     try:
@@ -31,7 +31,7 @@ def _bindings() -> tuple[Any, Any]:
 
 
 def cublaslt_name() -> str:
-    """cuBLASLt and its version. Raises DeviceError where it or nvmath-python is missing."""
+    """Name and version of cuBLASLt. Raises DeviceError where it or nvmath-python is missing."""
     lt, _ = _bindings()
     try:
         version = lt.get_version()
@@ -41,9 +41,9 @@ def cublaslt_name() -> str:
 
 
 class CublasLt:
-    """A product by cuBLASLt, IEEE arithmetic (TF32 off), on matrices whose rows lie side by side.
+    """A product by cuBLASLt in IEEE arithmetic (TF32 off), on matrices with contiguous rows.
 
-    Raises DeviceError where it or nvmath-python is missing, LaunchError where it does not take the problem.
+    Raises DeviceError where cuBLASLt or nvmath-python is missing, LaunchError where it refuses the problem.
     """
 
     def __init__(self, device: Device, problem: Problem) -> None:
@@ -57,7 +57,7 @@ class CublasLt:
         try:
             self._handle = self._owned(lt.create(), lt.destroy)
             self._product = self._owned(lt.matmul_desc_create(int(compute), element), lt.matmul_desc_destroy)
-            # cuBLAS counts in columns: read its way, our row-major C is C^T = op(B)^T op(A)^T.
+            # cuBLAS counts in columns: it sees our row-major C as C^T = op(B)^T op(A)^T.
             attributes = lt.MatmulDescAttribute
             for attribute, trans in ((attributes.TRANSA, problem.trans_b), (attributes.TRANSB, problem.trans_a)):
                 kind = lt.get_matmul_desc_attribute_dtype(attribute)
@@ -67,7 +67,7 @@ class CublasLt:
                 self._owned(lt.matrix_layout_create(element, cols, rows, max(1, cols)), lt.matrix_layout_destroy)
                 for rows, cols in (problem.stored_b, problem.stored_a, (problem.m, problem.n))
             ]
-            self._found = self._heuristics()
+            self._results = self._heuristics()
         except (lt.cuBLASLtError, RuntimeError) as error:
             raise LaunchError(f"cuBLASLt: {error}") from error
 
@@ -76,11 +76,11 @@ class CublasLt:
         return handle
 
     def _heuristics(self) -> np.ndarray[Any, Any]:
-        """The heuristics' results, the best by their own estimate first."""
+        """Results of the heuristic, the best by its own estimate first."""
         lt, problem = self._lt, self._problem
-        wanted = self._owned(lt.matmul_preference_create(), lt.matmul_preference_destroy)
+        preference = self._owned(lt.matmul_preference_create(), lt.matmul_preference_destroy)
         names = lt.MatmulPreferenceAttribute
-        # Matrices are timed one behind the other, so that each starts where its size lets it.
+        # In timing, matrices follow each other in memory, so that their sizes decide their alignment.
         b, a, c = (
             math.gcd(_ALIGNED_BYTES, rows * cols * problem.dtype.size_bytes)
             for rows, cols in (problem.stored_b, problem.stored_a, (problem.m, problem.n))
@@ -93,25 +93,25 @@ class CublasLt:
             (names.MIN_ALIGNMENT_D_BYTES, c),
         ):
             value = np.array([number], dtype=lt.get_matmul_preference_attribute_dtype(attribute))
-            lt.matmul_preference_set_attribute(wanted, int(attribute), value.ctypes.data, value.nbytes)
-        found = np.zeros(HEURISTICS, dtype=lt.matmul_heuristic_result_dtype)
+            lt.matmul_preference_set_attribute(preference, int(attribute), value.ctypes.data, value.nbytes)
+        results = np.zeros(HEURISTICS, dtype=lt.matmul_heuristic_result_dtype)
         count = np.zeros(1, dtype=np.int32)
         left, right, out = self._layouts
         lt.matmul_algo_get_heuristic(
-            self._handle, self._product, left, right, out, out, wanted, HEURISTICS,
-            found.ctypes.data, count.ctypes.data,
+            self._handle, self._product, left, right, out, out, preference, HEURISTICS,
+            results.ctypes.data, count.ctypes.data,
         )  # fmt: skip
-        return found[: int(count[0])]
+        return results[: int(count[0])]
 
     def launches(self) -> list[Launch]:
-        """One for each kernel that the heuristics named and that needs no more than the workspace."""
-        good = (self._found["state"] == 0) & (self._found["workspace_size"] <= WORKSPACE_BYTES)
+        """A launch for each kernel of the heuristic that the workspace suffices for."""
+        good = (self._results["state"] == 0) & (self._results["workspace_size"] <= WORKSPACE_BYTES)
         return [self._launch(int(index)) for index in np.flatnonzero(good)]
 
     def _launch(self, index: int) -> Launch:
         lt, device = self._lt, self._device
         left, right, out = self._layouts
-        algorithm = self._found["algo"][index : index + 1]
+        algorithm = self._results["algo"][index : index + 1]
         scalar = self._problem.dtype.numpy_name
 
         def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:

@@ -20,35 +20,35 @@ from numpy.typing import NDArray
 from ...codegen.arch import ARCHES, Arch
 from ...codegen.config import MAX_STATIC_SMEM_BYTES
 from ...codegen.errors import CompileError, DeviceError, DeviceFaultError, LaunchError, check
-from ...codegen.problem import DType, Problem
+from ...codegen.problem import DType
 from ...codegen.source import KernelSource, LaunchConfig, TensorBox
 from ..locks import CachedProperty
 from . import nvml
 from .cache import compile_cached
-from .cublas import Cublas, cublas_product
+from .cublas import Cublas
 from .driver import (
+    capture_of,
     driver_launch,
     driver_launches,
     encoded_map,
     end_of_graph,
-    graph_identity,
     load_now,
     pdl_works,
     relaxed_capture,
     stream_identity,
 )
 from .elf import kernel_resources
-from .protocol import Binary, DeviceInfo, Launch, Launcher, Multiplied
+from .protocol import Binary, Buffer, Device, DeviceInfo, Launcher
 from .stopwatch import HOLD, HOLD_NAME, Stopwatch
 
-# Errors after which the context still works; any other is sticky. The numbers are CUresult's and cudaError's.
+# Errors, as CUresult and cudaError number them, after which the context still works; any other is sticky.
 _RESOURCE_ERRORS = frozenset({1, 2, 9, 98, 200, 209, 218, 222, 300, 301, 400, 500, 701, 801, 900, 901})
 _DYNAMIC_SMEM = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 @contextmanager
 def _translated(what: str) -> Iterator[None]:
-    """CUDA's errors as ours: those that leave the context usable, and those that do not."""
+    """Raise CUDA's errors as LaunchError, or as DeviceFaultError where the context is no longer usable."""
     try:
         yield
     except (CUDADriverError, CUDARuntimeError) as error:
@@ -64,10 +64,10 @@ def _error(what: str, error: Any) -> LaunchError:
 
 @dataclass(frozen=True, slots=True)
 class NvrtcCompiler:
-    """NVRTC, straight to machine code; needs no GPU."""
+    """A Compiler by NVRTC, straight to machine code; needs no GPU."""
 
     arch: str
-    """`sm_90a` and so on."""
+    """Architecture, such as `sm_90a`."""
     suffix = "cubin"
 
     @property
@@ -92,7 +92,7 @@ class NvrtcCompiler:
         finally:
             nvrtc.destroyProgram(program)
         Path(folder, "kernel.cubin").write_bytes(image)
-        # From the binary and not from the compiler's log, which NVRTC leaves empty where its own cache had the text.
+        # NVRTC's log is empty where its own cache had the text, so the binary is read.
         resources = kernel_resources(image, source.name, ARCHES[self.arch].smem_reserved_bytes)
         return Binary(image, *resources, seconds=time.perf_counter() - start)
 
@@ -101,7 +101,7 @@ class NvrtcCompiler:
 def cuda_infos() -> tuple[DeviceInfo, ...]:
     """Every NVIDIA GPU of this machine that CUDA can use, without creating a context.
 
-    Raises DeviceError saying what is missing.
+    Raises DeviceError that names what is missing.
     """
     try:
         count = cupy.cuda.runtime.getDeviceCount()
@@ -135,7 +135,7 @@ def _info(index: int) -> DeviceInfo:
 
 
 def _arch(capability: tuple[int, int]) -> Arch:
-    # Machine code runs on later minor versions of its major one, so the latest row not above it serves.
+    # Machine code runs on later minor versions of its major one, so the latest row that is not newer serves.
     rows = [a for a in ARCHES.values() if a.capability[0] == capability[0] and a.capability <= capability]
     check(bool(rows), f"GPUs of compute capability {capability[0]}.{capability[1]} are not supported", DeviceError)
     return max(rows, key=lambda row: row.capability)
@@ -154,11 +154,11 @@ class CudaBuffer:
 
 
 class GraphBuffer:
-    """Device memory that the driver gives and takes back, whether or not a graph is being captured meanwhile."""
+    """Device memory from the driver, also while a graph is being captured."""
 
     def __init__(self, nbytes: int, zeroed: bool, stream: cupy.cuda.Stream) -> None:
         with relaxed_capture(), _translated(f"allocating {nbytes} bytes for a graph"):
-            # A pool would give what earlier work on some stream may still use.
+            # A pool might return memory that earlier work on some stream still uses.
             self.nbytes, self.pointer = nbytes, int(cupy.cuda.runtime.malloc(max(1, nbytes)))
             weakref.finalize(self, _free, self.pointer).atexit = False
             if zeroed:
@@ -196,7 +196,7 @@ class CudaFunction:
         return driver_launch(self._function.ptr, launch, codes, self._pdl, self._enter, self._failed)
 
     def _failed(self, status: int) -> LaunchError:
-        # A launch keeps this method, and so the module stays loaded.
+        # A launch holds this method, so that the module stays loaded.
         return _error(f"launching {self.name}", CUDADriverError(status))
 
 
@@ -206,7 +206,7 @@ def _current_stream() -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """Another library's stream, by the protocol that CuPy asks for."""
+    """Another library's stream, in the protocol that CuPy takes."""
 
     handle: int
 
@@ -214,17 +214,17 @@ class _Stream:
         return 0, self.handle
 
 
-class CudaDevice:
+class CudaDevice(Device):
     """One NVIDIA GPU. Creates its CUDA context at the first use of memory or a kernel."""
 
-    xp = cupy
+    xp: Any = cupy
+    current = staticmethod(cupy.cuda.runtime.getDevice)
+    capturing = staticmethod(cupy.cuda.runtime.streamIsCapturing)
 
     def __init__(self, info: DeviceInfo) -> None:
         self.info = info
         self.compiler = NvrtcCompiler(info.arch.name)
         self._device = cupy.cuda.Device(int(info.selector.partition(":")[2]))
-        self.current: Callable[[], int] = cupy.cuda.runtime.getDevice
-        self.capturing: Callable[[int], bool] = cupy.cuda.runtime.streamIsCapturing
 
     def entered(self) -> AbstractContextManager[Any]:
         entered: AbstractContextManager[Any] = self._device
@@ -236,13 +236,13 @@ class CudaDevice:
             return CudaFunction(binary, name, self._pdl, self._enter)
 
     def _enter(self) -> None:
-        """Make the context this thread's; the runtime's device is what a thread begins with."""
+        """Make the device's context the current one of this thread."""
         self._device.use()
         cupy.cuda.runtime.free(0)
 
     @CachedProperty
     def _pdl(self) -> bool:
-        """Whether a kernel may start while the one before it still runs: ours wait by themselves."""
+        """Whether a kernel may start while the one before it still runs: our kernels wait by themselves."""
         able = "griddepcontrol" in self.info.arch.instructions
         return able and pdl_works(cupy.cuda.runtime.driverGetVersion())
 
@@ -264,7 +264,7 @@ class CudaDevice:
     def end_of_graph(self, stream: int) -> Callable[[], bool]:
         return end_of_graph(stream)
 
-    def zero(self, buffer: CudaBuffer | GraphBuffer, nbytes: int, stream: int) -> None:
+    def zero(self, buffer: Buffer, nbytes: int, stream: int) -> None:
         with self._device, _translated("clearing"):
             cupy.cuda.runtime.memsetAsync(buffer.pointer, 0, nbytes, stream)
 
@@ -292,8 +292,8 @@ class CudaDevice:
         return context
 
     def identity(self, stream: int, capturing: bool) -> tuple[int, int]:
-        # The driver tells no number of a stream that is captured; its handle stays while it is.
-        return (graph_identity(stream), stream) if capturing else (0, stream_identity(stream))
+        # The driver has no number for a stream that is captured, whose handle stays the same meanwhile.
+        return (capture_of(stream)[0], stream) if capturing else (0, stream_identity(stream))
 
     def synchronize(self) -> None:
         with self._device, _translated("running"):
@@ -332,15 +332,6 @@ class CudaDevice:
 
         return replay
 
-    def vendor(self, problem: Problem, multiplied: Multiplied = Multiplied.OWN) -> Launch:
-        """cuBLAS, TF32 off where it is not asked for, with a workspace allocated once."""
-        return cublas_product(self, self._handle, problem, multiplied)
-
-    @CachedProperty
-    def _handle(self) -> Cublas:
-        """For all of these products: a handle stays, with memory of its own."""
-        return self.blas()
-
     def blas(self) -> Cublas:
         with self._device, _translated("starting cuBLAS"), _cublas_present():
             return _cublas()
@@ -369,8 +360,8 @@ def _cublas_present() -> Iterator[None]:
 
 
 def _cublas() -> Cublas:
-    """A handle of its own on the current device. Past CuPy, whose wrapper sets the stream at each call: that takes the
-    workspace away, and a captured call would then allocate inside the graph."""
+    """A new handle on the current device, without CuPy's wrapper, which sets the stream at each call: that resets the
+    workspace, and a captured call would allocate inside the graph."""
     from cupy_backends.cuda.libs import cublas
 
     try:

@@ -1,10 +1,12 @@
-"""Which device a user means, and opening it."""
+"""Selection of the device that a user means, and opening it."""
 
 import importlib.util
 import re
+import warnings
 from dataclasses import dataclass
+from functools import cache
 
-from ...codegen.errors import DeviceError, check
+from ...codegen.errors import DeviceError, check, check_type
 from . import nvml
 from .host import HostDevice
 from .host_compiler import HostCompiler
@@ -20,7 +22,6 @@ class Choice:
     """The device that a selector means."""
 
     info: DeviceInfo
-    """Its facts."""
     notice: str = ""
     """One line for the user where `auto` passed over a GPU that it cannot use."""
 
@@ -28,8 +29,8 @@ class Choice:
 def choose(selector: str) -> Choice:
     """The device called auto, cuda, cuda:N or host; touches no device.
 
-    auto is the first GPU, else the processor. Raises DeviceError, in one line that says what is missing and how to
-    get it; a GPU that was asked for is never replaced by the processor.
+    auto is the first GPU, else the processor. A GPU that was selected is never replaced by the processor. Raises
+    DeviceError, in one line that names what is missing and how to get it.
     """
     if not isinstance(selector, str) or not _SELECTOR.fullmatch(selector):
         remedy = "the processor is 'host', a GPU 'cuda' or 'cuda:1'"
@@ -49,7 +50,7 @@ def choose(selector: str) -> Choice:
 
 
 def available() -> tuple[tuple[DeviceInfo, ...], str]:
-    """Every device of this machine, and why no GPU is among them (empty if there are some)."""
+    """Every device of this machine, and the reason why no GPU is among them, empty if there are some."""
     try:
         return (*_cuda_infos(), host_info()), ""
     except DeviceError as error:
@@ -70,8 +71,22 @@ def _cuda_infos() -> tuple[DeviceInfo, ...]:
     return infos
 
 
+def device_of(selector: str) -> Device:
+    """The device that auto, cuda, cuda:N or host selects, opened once. Raises DeviceError, ArgumentTypeError."""
+    check_type("device", selector, str, "auto, cuda, cuda:N or host")
+    return _opened(selector)
+
+
+@cache
+def _opened(selector: str) -> Device:
+    choice = choose(selector)
+    if choice.notice:
+        warnings.warn(choice.notice, stacklevel=5)
+    return open_device(choice.info) if choice.info.selector == selector else _opened(choice.info.selector)
+
+
 def open_device(info: DeviceInfo) -> Device:
-    """The device itself. Raises DeviceError."""
+    """Open a device. Raises DeviceError."""
     if info.arch.is_host:
         return HostDevice()
     from .cuda import CudaDevice
@@ -80,7 +95,7 @@ def open_device(info: DeviceInfo) -> Device:
 
 
 def compiler_for(info: DeviceInfo) -> Compiler:
-    """What compiles for a device, without opening it. Raises DeviceError."""
+    """The compiler for a device, which is not opened. Raises DeviceError."""
     if info.arch.is_host:
         return HostCompiler()
     from .cuda import NvrtcCompiler

@@ -1,4 +1,4 @@
-"""Launches through CUDA's driver, with what CuPy's own launches lack: PDL and tensor maps."""
+"""Launches through CUDA's driver, with PDL and tensor maps, which CuPy's own launches lack."""
 
 import ctypes
 from collections.abc import Callable, Iterator
@@ -15,11 +15,12 @@ from .parameters import MAP_BYTES, ParameterBlock
 from .protocol import Launcher
 
 _LEAST_DRIVER = 12030
-"""From CUDA 12.3 on such launches can be captured into a graph."""
+"""Driver version from which launches with PDL can be captured into a graph: CUDA 12.3."""
 _PDL = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _LEGACY = 1  # CU_STREAM_LEGACY, which 0 stands for
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
-_MAP_ALIGNMENT = 64  # of a CUtensorMap
+_MAP_ALIGNMENT = 64
+"""Bytes whose multiples a CUtensorMap begins at."""
 _MAP_TYPES = {DType.FLOAT: 7, DType.DOUBLE: 8}  # CU_TENSOR_MAP_DATA_TYPE_*
 _NO_SWIZZLE, _SWIZZLE_128B = 0, 3  # CU_TENSOR_MAP_SWIZZLE_*
 _PROMOTED_128B = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
@@ -54,8 +55,14 @@ def _driver() -> Any:
     return ctypes.CDLL("libcuda.so.1")
 
 
+def _call(name: str, *arguments: Any) -> None:
+    """Call a function of the driver. Raises LaunchError."""
+    status = getattr(_driver(), name)(*arguments)
+    check(status == 0, f"{name} returned {status}", LaunchError)
+
+
 def driver_launches() -> bool:
-    """Whether the driver has what DriverLaunch calls, as from CUDA 11.8 on."""
+    """Whether the driver has cuLaunchKernelEx, as from CUDA 11.8 on."""
     return hasattr(_driver(), "cuLaunchKernelEx")
 
 
@@ -79,39 +86,39 @@ def encoded_map(pointer: int, rows: int, cols: int, ld: int, dtype: DType, box: 
     return raw.raw[start : start + MAP_BYTES]
 
 
-Failed = Callable[[int], LaunchError]
-"""What a CUresult that is not 0 is raised as."""
+MakeError = Callable[[int], LaunchError]
+"""Makes the error for a CUresult that is not 0."""
 
 
 def driver_launch(
-    function: int, launch: LaunchConfig, codes: str, pdl: bool, enter: Callable[[], None], failed: Failed
+    function: int, launch: LaunchConfig, codes: str, pdl: bool, enter: Callable[[], None], make_error: MakeError
 ) -> Launcher:
-    """Launches of one kernel on one grid, each with arguments of its own.
+    """Return the launcher of one kernel on one grid.
 
     `function` is a CUfunction, `codes` are those of ParameterBlock; `enter` makes its context the thread's. With `pdl`
     the kernel waits by itself for those before it, and starts before they end.
     """
     extension = launcher.module()
     if extension is None:
-        return DriverLaunch(function, launch, codes, pdl, enter, failed)
+        return DriverLaunch(function, launch, codes, pdl, enter, make_error)
     address = ctypes.cast(_driver().cuLaunchKernelEx, ctypes.c_void_p).value
     how = launch.grid, launch.block, launch.dynamic_smem_bytes
-    made: Launcher = extension.Launch(address, function, *how, codes, pdl, enter, failed)
+    made: Launcher = extension.Launch(address, function, *how, codes, pdl, enter, make_error)
     return made
 
 
 class DriverLaunch:
-    """What `Launch` of the extension is, in Python."""
+    """A Launcher in Python, which does what `Launch` of the extension does in C."""
 
     def __init__(
-        self, function: int, launch: LaunchConfig, codes: str, pdl: bool, enter: Callable[[], None], failed: Failed
+        self, function: int, launch: LaunchConfig, codes: str, pdl: bool, enter: Callable[[], None], error: MakeError
     ) -> None:
         self._block = ParameterBlock(codes)
         self._attribute = _Attribute(_PDL, 0, 1)
         attributes = ctypes.pointer(self._attribute)
         self._config = _Config(launch.grid, launch.block, launch.dynamic_smem_bytes, None, attributes, int(pdl))
         self._given = ctypes.byref(self._config), ctypes.c_void_p(function), self._block.pointers, None
-        self._pack, self._stream, self._enter, self._failed = self._block.pack, 0, enter, failed
+        self._pack, self._stream, self._enter, self._make_error = self._block.pack, 0, enter, error
         self._lock = Lock()  # the arguments have one place
         self._launch = _driver().cuLaunchKernelEx
 
@@ -129,37 +136,29 @@ class DriverLaunch:
                 self._enter()
                 status = self._launch(*self._given)
         if status:
-            raise self._failed(status)
+            raise self._make_error(status)
 
 
 def load_now(function: int) -> None:
-    """Have a CUfunction in place before its first launch: while a stream is captured it could not be loaded."""
+    """Load a CUfunction before its first launch: it could not be loaded while a stream is captured."""
     if hasattr(_driver(), "cuFuncLoad"):  # from CUDA 12.4 on; drivers before it load with the module or the first look
         _driver().cuFuncLoad(ctypes.c_void_p(function))
 
 
 def stream_identity(stream: int) -> int:
-    """A number for a stream that no other has had, as its handle may. Raises LaunchError."""
+    """A number for a stream that no other stream ever has, while handles are given out again. Raises LaunchError."""
     if stream <= _LEGACY:
         return -1  # the default stream, which is never destroyed
     identity = ctypes.c_uint64()
-    status = _driver().cuStreamGetId(ctypes.c_void_p(stream), ctypes.byref(identity))
-    check(status == 0, f"cuStreamGetId returned {status}", LaunchError)
+    _call("cuStreamGetId", ctypes.c_void_p(stream), ctypes.byref(identity))
     return identity.value
 
 
-def graph_identity(stream: int) -> int:
-    """A number for the graph that a stream is captured into. Raises LaunchError."""
-    number, _ = _capture_of(stream)
-    return number
-
-
-def _capture_of(stream: int) -> tuple[int, int]:
+def capture_of(stream: int) -> tuple[int, int]:
     """The number of the capture that a stream takes part in, and the handle of its graph. Raises LaunchError."""
     capturing, number, graph = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p()
     results = ctypes.byref(capturing), ctypes.byref(number), ctypes.byref(graph)
-    status = _driver().cuStreamGetCaptureInfo_v2(ctypes.c_void_p(stream), *results, None, None)
-    check(status == 0, f"cuStreamGetCaptureInfo returned {status}", LaunchError)
+    _call("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream), *results, None, None)
     return number.value, graph.value or 0
 
 
@@ -184,11 +183,9 @@ def end_of_graph(stream: int) -> Callable[[], bool]:
     semaphore = ctypes.c_void_p(libc.malloc(_SEMAPHORE_BYTES))
     libc.sem_init(semaphore, 0, 0)
     post, user_object = ctypes.cast(libc.sem_post, ctypes.c_void_p), ctypes.c_void_p()
-    _, graph = _capture_of(stream)
-    status = _driver().cuUserObjectCreate(ctypes.byref(user_object), semaphore, post, 1, _NO_DESTRUCTOR_SYNC)
-    check(status == 0, f"cuUserObjectCreate returned {status}", LaunchError)
-    status = _driver().cuGraphRetainUserObject(ctypes.c_void_p(graph), user_object, 1, _MOVE)
-    check(status == 0, f"cuGraphRetainUserObject returned {status}", LaunchError)
+    _, graph = capture_of(stream)
+    _call("cuUserObjectCreate", ctypes.byref(user_object), semaphore, post, 1, _NO_DESTRUCTOR_SYNC)
+    _call("cuGraphRetainUserObject", ctypes.c_void_p(graph), user_object, 1, _MOVE)
     value = ctypes.c_int()
 
     def ended() -> bool:

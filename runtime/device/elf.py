@@ -1,4 +1,4 @@
-"""What a compiled binary tells: a kernel's registers and memory, and which two variants are the same code."""
+"""Contents of compiled binaries: a kernel's registers and memory, and a digest of its code."""
 
 import hashlib
 import struct
@@ -11,13 +11,13 @@ from elftools.elf.sections import SymbolTableSection
 
 from ...codegen.errors import CompileError, check
 
-# Attributes of .nv.info: the symbol's index and one number, as nvdisasm and cuobjdump read them.
+# Format and attributes of entries in .nv.info that hold a symbol's index and one number.
 _SVAL, _REGCOUNT, _FRAME_SIZE = 4, 0x2F, 0x11
 
 
 def kernel_resources(cubin: bytes, name: str, reserved_bytes: int) -> tuple[int, int, int]:
-    """Registers of a thread that the kernel `name` needs, its bytes of local memory (spilled registers, and arrays that
-    have no register), and bytes of static shared memory of a block without the `reserved_bytes` that the system takes.
+    """Registers and bytes of local memory (spilled registers, and arrays without registers) of a thread of the kernel
+    `name`, and bytes of static shared memory of a block, without the `reserved_bytes` of the system.
 
     Raises CompileError if the kernel is not in the cubin.
     """
@@ -25,7 +25,7 @@ def kernel_resources(cubin: bytes, name: str, reserved_bytes: int) -> tuple[int,
     values = {(attribute, symbol): value for attribute, symbol, value in _info(elf)}
     check((_REGCOUNT, name) in values, f"no kernel {name} in the compiled binary", CompileError)
     shared = elf.get_section_by_name(f".nv.shared.{name}")
-    # Where the section of the system's share exists, each kernel's counts that share too.
+    # If there is a section for the system's share, each kernel's section contains that share too.
     counted = reserved_bytes if elf.get_section_by_name(".nv.shared.reserved.0") else 0
     smem_bytes = shared.data_size - counted if shared else 0
     return values[_REGCOUNT, name], values.get((_FRAME_SIZE, name), 0), max(0, smem_bytes)
@@ -41,7 +41,7 @@ def _info(elf: ELFFile) -> Iterator[tuple[int, str, int]]:
         form, attribute, size = struct.unpack_from("<BBH", data, offset)
         offset += 4
         if form != _SVAL:
-            continue  # the value is in the two bytes of the size
+            continue  # the size field holds the value
         if size == 8:
             index, value = struct.unpack_from("<II", data, offset)
             yield attribute, symbols.get_symbol(index).name, value
@@ -49,8 +49,8 @@ def _info(elf: ELFFile) -> Iterator[tuple[int, str, int]]:
 
 
 def code_digest(image: bytes, launched: object) -> str:
-    """SHA-256 over the code and constants of a binary and `launched`, the way its kernel is launched: equal for
-    variants that differ in their names alone. Falls back to the whole image for a file that is no ELF."""
+    """SHA-256 over the code and constants of a binary and over `launched`, the description of its launch: equal for
+    variants that differ in their names alone. The whole image counts for a file that is no ELF."""
     digest = hashlib.sha256(repr(launched).encode())
     try:
         parts = [each.data() for each in ELFFile(BytesIO(image)).iter_sections("SHT_PROGBITS")]

@@ -9,7 +9,6 @@ import time
 import weakref
 from _ctypes import dlclose
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from .host_compiler import HostCompiler
 from .host_info import clock_now_mhz, host_info
 from .images import load_image
 from .parameters import ParameterBlock
-from .protocol import Binary, Blas, DeviceInfo, Launch, Launcher, Multiplied, Operand
+from .protocol import Binary, Blas, Buffer, Device, DeviceInfo, Elements, Launch, Launcher
 
 _MAX_BLOCK = (1024, 1024, 64)
 _MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -38,7 +37,7 @@ def _mapped(nbytes: int) -> tuple[mmap.mmap, int]:
 
 
 class HostBuffer:
-    """Memory between two pages that nobody may touch, ending where the second begins; filled with NaN."""
+    """Memory between two guard pages, filled with NaN. It ends where the second guard page begins."""
 
     def __init__(self, nbytes: int, alignment: int) -> None:
         check(nbytes >= 0, f"nbytes must not be negative, got {nbytes}", LaunchError)
@@ -49,7 +48,7 @@ class HostBuffer:
         except (OSError, OverflowError) as error:
             raise LaunchError(f"no memory for a buffer of {nbytes} bytes: {error}") from error
         whole = np.frombuffer(pages, np.uint8)  # it keeps the pages, and arrays over parts of it keep the array
-        # From guard page to guard page: what lies beside the buffer is poison too.
+        # The bytes beside the buffer, up to the guard pages, are poison too.
         whole[_PAGE:-_PAGE] = 0xFF
         for guard in (base, base + size - _PAGE):
             if _LIBC.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(_PAGE), 0):  # PROT_NONE
@@ -63,17 +62,18 @@ class HostBuffer:
 
 
 _free: list[tuple[mmap.mmap, int]] = []
-"""Memory that no launch is using for its threads, with its address: as many pieces as there were launches at a time."""
+"""Stacks that no launch is using, with their addresses: as many as there were launches at a time."""
 _launches = itertools.count(1)
 
 
-def _threads_memory(nbytes: int) -> tuple[mmap.mmap, int]:
-    """Memory for the threads of a launch, and its address; only what they touch is taken. Raises LaunchError."""
+def _stacks(nbytes: int) -> tuple[mmap.mmap, int]:
+    """Memory for the stacks of a launch's threads, and its address. The system gives a page when it is touched. Raises
+    LaunchError."""
     try:
-        piece = _free.pop()
-        if len(piece[0]) >= nbytes:
-            return piece
-        del piece  # before there is a larger one
+        stacks = _free.pop()
+        if len(stacks[0]) >= nbytes:
+            return stacks
+        del stacks  # before there is a larger one
     except IndexError:
         pass
     try:
@@ -146,7 +146,7 @@ class HostLaunch:
                 block.pack(*values)
             except OverflowError:
                 block.fill(*values)
-            memory = _threads_memory(self._nbytes)
+            memory = _stacks(self._nbytes)
             how.memory, how.number = memory[1], next(_launches)
             failure = function.entry(self._at_how, block.pointers, block.sizes, count)
             _free.append(memory)
@@ -154,43 +154,28 @@ class HostLaunch:
                 raise LaunchError(f"{function.name}: {failure.decode(errors='replace')}")
 
 
-class HostDevice:
-    """A Device: runs kernels on one core, block after block, in the caller's thread."""
+class HostDevice(Device):
+    """The processor: runs kernels on one core, block after block, in the caller's thread."""
 
     xp: Any = np
 
-    def __init__(self, sanitize: bool = False, alignment: int = 16) -> None:
-        self.compiler = HostCompiler(sanitize)
+    def __init__(self, alignment: int = 16) -> None:
+        """`alignment` is the one of buffers, in bytes. They end at a guard page, unless their size is no multiple."""
+        self.compiler = HostCompiler()
         self._alignment = alignment
-        """Of buffers. They also end flush with a guard page, so that a size that is no multiple leaves a gap."""
 
     @CachedProperty
     def info(self) -> DeviceInfo:
         return host_info()  # measures the rate of memory
 
-    def entered(self) -> AbstractContextManager[Any]:
-        return nullcontext()
-
     def load(self, binary: Binary, name: str) -> HostFunction:
         return HostFunction(binary, name)
 
-    def current(self) -> int:
-        return 0
-
     def allocate(self, nbytes: int, stream: int | None = None) -> HostBuffer:
-        """Memory between guard pages, filled with NaN; aligned to 16 bytes so that its end lies at the second."""
+        """Memory between guard pages, filled with NaN."""
         return HostBuffer(nbytes, self._alignment)
 
-    def graph_memory(self, nbytes: int, zeroed: bool) -> HostBuffer:
-        buffer = self.allocate(nbytes)
-        if zeroed:
-            self.zero(buffer, nbytes, 0)
-        return buffer
-
-    def end_of_graph(self, stream: int) -> Callable[[], bool]:
-        return lambda: False
-
-    def zero(self, buffer: HostBuffer, nbytes: int, stream: int) -> None:
+    def zero(self, buffer: Buffer, nbytes: int, stream: int) -> None:
         ctypes.memset(buffer.pointer, 0, nbytes)
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
@@ -200,83 +185,55 @@ class HostDevice:
         return np.array(array)
 
     def tensor_map(self, pointer: int, rows: int, cols: int, ld: int, dtype: DType, box: TensorBox) -> bytes:
-        """`TensorMap` of tma.h."""
+        """Encode a `TensorMap` of tma.h."""
         size, swizzled = dtype.size_bytes, int(box.swizzled)
         return struct.pack("=QQ6I88x", pointer, ld * size, rows, cols, box.rows, box.cols, size, swizzled)
-
-    def stream(self) -> int:
-        return 0
-
-    def on_stream(self, stream: int) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def capturing(self, stream: int) -> bool:
-        return False
-
-    def identity(self, stream: int, capturing: bool) -> tuple[int, int]:
-        return 0, 0
-
-    def synchronize(self) -> None:
-        """Nothing to wait for: a launch returns when the kernel has ended."""
 
     def elapsed_us(self, run: Callable[[], None]) -> float:
         start = time.perf_counter_ns()
         run()
         return (time.perf_counter_ns() - start) / 1e3
 
-    def capture(self, run: Callable[[], None], first: Callable[[], None] | None = None) -> Callable[[], None]:
-        return run
-
     @property
     def vendor_name(self) -> str:
         return f"NumPy {np.__version__}"
 
-    def vendor(self, problem: Problem, multiplied: Multiplied = Multiplied.OWN) -> Launch:
-        """NumPy's BLAS, on as many cores as it takes; halves and bfloat16s become floats first. It has no TF32."""
-        check(multiplied is not Multiplied.TF32, "NumPy has no TF32", DeviceError)
-        blas = self.blas()
-
-        def multiply(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
-            blas.gemm(problem, a.ld, b.ld, c.ld, multiplied)(0, a.pointer, b.pointer, c.pointer, alpha, beta)
-
-        return multiply
-
     def blas(self) -> Blas:
         return NumpyBlas()
+
+    def vendor(self, problem: Problem, elements: Elements = Elements.OWN) -> Launch:
+        check(elements is not Elements.TF32, "NumPy has no TF32", DeviceError)
+        return super().vendor(problem, elements)
 
     def clock_mhz(self) -> float | None:
         return clock_now_mhz()
 
-    def held_back(self) -> bool:
-        """Never: the processor is not timed that closely."""
-        return False
-
 
 _numpy_at_work = Lock()
-"""Held by a product of NumPy, and by a fork: OpenBLAS waits in a fork for threads that may be at work for ever."""
+"""Lock of NumPy's products and of forks: OpenBLAS waits in a fork for its threads, which may be at work for ever."""
 os.register_at_fork(
     before=_numpy_at_work.acquire, after_in_parent=_numpy_at_work.release, after_in_child=_numpy_at_work.release
 )
 
 
 class NumpyBlas:
-    """NumPy's BLAS as the vendor's library of the processor."""
+    """NumPy's BLAS as the vendor's library of the processor, on as many cores as it takes. Halves and bfloat16s become
+    floats first."""
 
     workspace_bytes, complete = 0, True
 
-    def gemm(self, problem: Problem, lda: int, ldb: int, ldc: int, multiplied: Multiplied = Multiplied.OWN) -> Launcher:
-        """The product; `multiplied` is not TF32, which NumPy has not."""
+    def gemm(self, problem: Problem, lda: int, ldb: int, ldc: int, elements: Elements = Elements.OWN) -> Launcher:
         dtype = np.dtype(problem.dtype.numpy_name)
 
         def launch(stream: int, *values: Any) -> None:
-            a, b, c, alpha, beta = values
+            a, b, c, alpha, beta, *_ = values
             out = _matrix(c, (problem.m, problem.n), ldc, dtype)
             with _numpy_at_work.shared(), np.errstate(all="ignore"):
                 if alpha == 0:  # A and B are not read
                     out[:] = dtype.type(beta) * out if beta else 0
                     return
-                one = _multiplied(a, problem.stored_a, lda, dtype, multiplied)
-                other = _multiplied(b, problem.stored_b, ldb, dtype, multiplied)
+                one = _widened(a, problem.stored_a, lda, dtype, elements)
+                other = _widened(b, problem.stored_b, ldb, dtype, elements)
                 operands = one.T if problem.trans_a else one, other.T if problem.trans_b else other
                 product = np.matmul(*operands, out=None if beta else out)
                 if alpha != 1:
@@ -288,13 +245,11 @@ class NumpyBlas:
         return launch
 
 
-def _multiplied(
-    pointer: int, shape: tuple[int, int], ld: int, dtype: np.dtype[Any], multiplied: Multiplied
-) -> NDArray[Any]:
+def _widened(pointer: int, shape: tuple[int, int], ld: int, dtype: np.dtype[Any], elements: Elements) -> NDArray[Any]:
     """A stored operand in the type of C."""
-    if multiplied is Multiplied.HALF:
+    if elements is Elements.HALF:
         return _matrix(pointer, shape, ld, np.dtype(np.float16)).astype(dtype)
-    if multiplied is Multiplied.BFLOAT16:  # the first half of a float
+    if elements is Elements.BFLOAT16:  # the first half of a float
         return (_matrix(pointer, shape, ld, np.dtype(np.uint16)).astype(np.uint32) << 16).view(np.float32)
     return _matrix(pointer, shape, ld, dtype)
 

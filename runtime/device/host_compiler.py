@@ -1,6 +1,7 @@
-"""Compiles the emitted CUDA text for the processor with the system's C++ compiler, and finds compilers."""
+"""Compiler of emitted CUDA text for the processor, and the search for the system's compilers."""
 
 import hashlib
+import itertools
 import os
 import re
 import shutil
@@ -19,17 +20,11 @@ from .protocol import Binary
 _HEADERS = Path(__file__).with_name("host")
 _FLAGS = (
     "-x", "c++", "-std=c++17", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC", "-fvisibility=hidden",
-    "-Wno-unknown-pragmas",
+    "-Wno-unknown-pragmas", "-O2",
 )  # fmt: skip
-_FAST = ("-O2",)
-_SANITIZED = ("-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-_GCC_SANITIZED = ("-fsanitize-sections=tilewright_shared",)
-"""GCC leaves variables in a named section unchecked otherwise; clang has no such flag and checks bounds only."""
-_FILLED = ("-ftrivial-auto-var-init=pattern",)
-"""A variable that was never set holds a large number, not a zero by chance. GCC has it from 12 on."""
 _NAMES = "c++", "g++", "clang++"
 _VERSION_TIMEOUT_S = 20.0
-"""A compiler that takes longer to say its version counts as broken."""
+"""Seconds after which a compiler that was asked for its version counts as broken."""
 
 _KERNEL = re.compile(
     r"__global__\s+void\s+(?:__cluster_dims__\s*\(([^(),]+)[^()]*\)\s*)?(?:__launch_bounds__\s*\([^()]*\)\s*)?(\w+)\s*\("
@@ -38,30 +33,22 @@ _SECTION = re.compile(r"^// ---- Instructions \(PTX\) -+$\n(.*?)^// ---- The ker
 _SECTION_LINE = re.compile(r"^// ---- (?:Instructions \(PTX\)|The kernel) -+$", re.MULTILINE)
 _INSTRUCTION = re.compile(r"^__device__ __forceinline__ [^(\n]*?(\w+)\(", re.MULTILINE)
 _ASSEMBLY = re.compile(r'\basm\b(?:\s+volatile)?\s*\(\s*"[^"]')
-"""An instruction: the empty text is a barrier of the compiler, which the processor's compiler knows too."""
+"""A PTX instruction; an empty text is a compiler barrier, which C++ has too."""
 _DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:(?:__align__|alignas)\s*\(\w+\)\s*)?([\w:\s]+?)\s*\b(\w+)\s*\[\s*\]")
 
 
 @dataclass(frozen=True, slots=True)
 class HostCompiler:
-    """A Compiler: what CXX names, else the first of c++, g++ and clang++ that the machine has."""
+    """A Compiler: the one that CXX names, else the first of c++, g++ and clang++ that the machine has."""
 
-    sanitize: bool = False
-    """Check every address and undefined behaviour; the process must then have the sanitizer's library preloaded."""
     timeout_s: float = 60.0
-    """Compiling that takes longer is ended."""
+    """Seconds after which compiling is ended."""
     suffix = "so"
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What the compiler is told beside the names of files."""
-        if not self.sanitize:
-            return _FLAGS + _FAST
-        compiler = cxx()
-        if "clang" in compiler_version(compiler):
-            return (*_FLAGS, *_SANITIZED, *_FILLED, "-shared-libasan")
-        filled = _FILLED if int(compiler_output(*compiler, "-dumpversion").partition(".")[0] or 0) >= 12 else ()
-        return _FLAGS + _SANITIZED + _GCC_SANITIZED + filled
+        """Arguments of the compiler, without the names of files."""
+        return _FLAGS
 
     @property
     def identity(self) -> str:
@@ -73,8 +60,8 @@ class HostCompiler:
         return "; ".join((compiler_version(compiler), command, processor, _headers_digest()))
 
     def build(self, source: KernelSource, folder: str) -> Binary:
-        """The text as a shared library. Raises CompileError, also for an instruction outside of its section, or one
-        without a twin."""
+        """Compile the text to a shared library. Raises CompileError, also for an instruction outside of its section, or
+        one without a twin."""
         command = *cxx(), *self.flags, "-include", str(_HEADERS / "cuda_on_host.h")
         return compiled(command, source.name, translation_unit(source), folder, self.timeout_s)
 
@@ -83,10 +70,9 @@ def compiled(command: tuple[str, ...], name: str, text: str, folder: str, timeou
     """Compile a text to the shared library `kernel.so` in `folder`. Raises CompileError, and DeviceError for a compiler
     that cannot be started."""
     path = os.path.join(folder, "kernel.so")
-    given = [*command, "-o", path, "-"]
     start = time.perf_counter()
     try:
-        done = _run(given, text, timeout_s, settings.compiler_environment(folder))
+        done = _run([*command, "-o", path, "-"], text, timeout_s, settings.compiler_environment(folder))
     except subprocess.TimeoutExpired as error:
         raise CompileError(f"{name} took longer than {timeout_s:g} s to compile") from error
     if done.returncode:
@@ -97,35 +83,36 @@ def compiled(command: tuple[str, ...], name: str, text: str, folder: str, timeou
 
 
 def translation_unit(source: KernelSource) -> str:
-    """The text as it goes to the compiler, `on_host`, then what makes it loadable. Raises CompileError, also for an
-    instruction outside of a section of them."""
+    """The text for the compiler: `on_host`, then the exports of its kernels. Raises CompileError, also for an
+    instruction outside of a section of instructions."""
     text = on_host(source.code, source.name)
-    found = _ASSEMBLY.search(text)
-    line = text.count("\n", 0, found.start()) + 1 if found else 0
-    check(not found, f"{source.name}: line {line} has an instruction outside of the section for them", CompileError)
+    instruction = _ASSEMBLY.search(text)
+    line = text.count("\n", 0, instruction.start()) + 1 if instruction else 0
+    check(
+        not instruction, f"{source.name}: line {line} has an instruction outside of the section for them", CompileError
+    )
     exports = "".join(f"TILEWRIGHT_EXPORT({name}, {size or 1})\n" for size, name in _KERNEL.findall(source.code))
     return f'#line 1 "{source.name}.cu"\n{text}\n{exports}'
 
 
 def on_host(code: str, name: str) -> str:
-    """A text with the twins of its instructions, and unchanged but for two things: each of its sections of instructions
-    holds as many lines, which declare that the functions of these names are those of instructions.h, and `extern
-    __shared__`, which no macro makes C++, is a pointer. Raises CompileError for a section without a beginning or an
-    end."""
+    """Change a text in two places: each section of instructions becomes as many lines that declare the functions of the
+    same names of instructions.h, and `extern __shared__`, which no macro makes C++, becomes a pointer. Raises
+    CompileError for a section without a beginning or an end."""
     text = _SECTION.sub(_twins, code)
     check(not _SECTION_LINE.search(text), f"{name}: a section of instructions has no beginning or no end", CompileError)
     return _DYNAMIC.sub(r"\1* const \2 = reinterpret_cast<\1*>(tilewright_host::dynamic_shared)", text)
 
 
 def _twins(section: "re.Match[str]") -> str:
-    """What stands for a section of instructions, of as many lines: declarations of the functions' twins."""
+    """Replacement of a section of instructions, of as many lines: declarations of the functions' twins."""
     names = _INSTRUCTION.findall(section[1])
     declared = "".join(f"using tilewright_host::instructions::{name}; " for name in dict.fromkeys(names))
     return declared + "\n" * section[0].count("\n")
 
 
 def system_text(path: Path) -> str:
-    """What a file of the system says; nothing where there is none."""
+    """Text of a file of the system, without blanks around it; empty where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -135,36 +122,29 @@ def system_text(path: Path) -> str:
 @cache
 def cpu_facts() -> tuple[str, str]:
     """Model of the processor, and the features that -march=native depends on."""
-    facts: dict[str, str] = {}
-    for line in system_text(Path("/proc/cpuinfo")).partition("\n\n")[0].splitlines():
-        key, _, value = line.partition(":")
-        facts[key.strip()] = value.strip()
+    lines = system_text(Path("/proc/cpuinfo")).partition("\n\n")[0].splitlines()
+    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
     model = facts.get("model name") or f"{os.uname().machine} {facts.get('CPU part', '')}".strip()
     return model, facts.get("flags") or facts.get("Features", "")
 
 
 def cxx() -> tuple[str, ...]:
     """The C++ compiler and its arguments. Raises DeviceError without one."""
-    command = compiler_command(settings.CXX_VARIABLE, _NAMES)
-    remedy = f"install one, such as `apt install g++`, or name it by {settings.CXX_VARIABLE}"
-    check(bool(command), f"the host device needs a C++ compiler and found none: {remedy}", DeviceError)
-    return command
+    missing = "the host device needs a C++ compiler and found none: install one, such as `apt install g++`"
+    return compiler_command(settings.CXX_VARIABLE, _NAMES, missing)
 
 
-def compiler_command(variable: str, names: tuple[str, ...]) -> tuple[str, ...]:
+def compiler_command(variable: str, names: tuple[str, ...], missing: str) -> tuple[str, ...]:
     """The compiler that an environment variable names, with its arguments; else the first of these names on PATH, else
-    the latest version of the first that is there under names such as `g++-12`; empty where there is none. Raises
-    DeviceError for a variable that names no program."""
+    the latest version under a name such as `g++-12`. Raises DeviceError for a variable that names no program, and with
+    the text `missing` where there is no compiler."""
     if text := settings.compiler(variable):
         return _named(variable, text)
-    for name in names:
-        if path := shutil.which(name):
-            return (path,)
-    for name in names:
-        for version in sorted(_versions(name), reverse=True):
-            if path := shutil.which(f"{name}-{version}"):
-                return (path,)
-    return ()
+    numbered = (f"{name}-{version}" for name in names for version in sorted(_versions(name), reverse=True))
+    path = next(filter(None, map(shutil.which, itertools.chain(names, numbered))), None)
+    if path is None:
+        raise DeviceError(f"{missing}, or name it by {variable}")
+    return (path,)
 
 
 def _named(variable: str, text: str) -> tuple[str, ...]:
@@ -183,7 +163,7 @@ def _named(variable: str, text: str) -> tuple[str, ...]:
 
 
 def _versions(name: str) -> set[int]:
-    """The numbers of files called `name-<number>` on PATH."""
+    """Numbers of the files called `name-<number>` on PATH."""
     files = (file.name for folder in os.get_exec_path() for file in Path(folder).glob(f"{name}-*"))
     endings = (file.removeprefix(f"{name}-") for file in files)
     return {int(ending) for ending in endings if re.fullmatch(r"[0-9]{1,4}", ending)}
@@ -192,7 +172,7 @@ def _versions(name: str) -> set[int]:
 def _run(
     command: Sequence[str], text: str, timeout_s: float, environment: dict[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a compiler on a text. What it prints may be in any encoding. Raises TimeoutExpired, and DeviceError where it
+    """Run a compiler on a text; its output may be in any encoding. Raises TimeoutExpired, and DeviceError where it
     cannot be started."""
     try:
         return subprocess.run(
@@ -213,13 +193,11 @@ def compiler_output(*command: str) -> str:
 
 @cache
 def compiler_version(compiler: tuple[str, ...]) -> str:
-    """The first line that a compiler says of itself."""
+    """First line of a compiler's `--version`, else its path."""
     return (compiler_output(*compiler, "--version").splitlines() or [compiler[0]])[0]
 
 
 @cache
 def _headers_digest() -> str:
-    digest = hashlib.sha256()
-    for path in sorted(_HEADERS.glob("*.h")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+    headers = b"".join(path.read_bytes() for path in sorted(_HEADERS.glob("*.h")))
+    return hashlib.sha256(headers).hexdigest()[:16]

@@ -14,11 +14,11 @@ from .protocol import DeviceInfo
 
 _CPU = Path("/sys/devices/system/cpu/cpu0")
 _UNKNOWN_CLOCK_MHZ = 2000.0
-"""Taken where the system tells no clock: a peak of zero would make every share of it infinite."""
+"""Clock in MHz of a processor whose system reports none: shares of a peak of zero would be infinite."""
 
 
 def host_info() -> DeviceInfo:
-    """The processor as a device. Takes some milliseconds the first time, in which it copies memory."""
+    """Facts about the processor. The first call copies memory, for some milliseconds."""
     return DeviceInfo(
         name=f"host {cpu_facts()[0]}",
         selector="host",
@@ -33,7 +33,7 @@ def host_info() -> DeviceInfo:
 
 
 def clock_now_mhz() -> float | None:
-    """Clock of the fastest core now, where the system tells."""
+    """Clock of the fastest core now in MHz, None where the system reports none."""
     lines = system_text(Path("/proc/cpuinfo")).splitlines()
     return max((float(line.partition(":")[2]) for line in lines if line.startswith("cpu MHz")), default=None)
 
@@ -56,12 +56,11 @@ def _last_cache_bytes() -> int:
 
 @cache
 def _bandwidth_gbs() -> float:
-    # Larger than most caches and copied four times, the best taken: 30 ms or so.
+    # An array larger than most caches; the fastest of four copies, which take some 30 ms, counts.
     source = np.ones(1 << 25, np.uint8)
     target = np.zeros_like(source)
-    best = float("inf")
+    times = [time.perf_counter()]
     for _ in range(4):
-        start = time.perf_counter()
         np.copyto(target, source)
-        best = min(best, time.perf_counter() - start)
-    return round(2 * source.nbytes / best / 1e9, 1)
+        times.append(time.perf_counter())
+    return round(2 * source.nbytes / float(np.diff(times).min()) / 1e9, 1)

@@ -1,4 +1,4 @@
-"""Shared libraries that are loaded from memory: what runs is the image that was checked, whatever lies at its path."""
+"""Loading of shared libraries from memory, so that exactly the image that was checked is run."""
 
 import itertools
 import os
@@ -13,9 +13,9 @@ _numbers = itertools.count(1)
 def load_image(name: str, image: bytes, load: Callable[[str], Loaded]) -> Loaded:
     """Call `load` with the path of a file in memory that holds `image`, close the file and return the result.
 
-    The loader takes a library for loaded if it has one of the same path, or of the same device and inode. The inode is
-    the library's own for as long as it is loaded, which keeps its file. The path would be the next one's too, as
-    descriptors are given out again: so no two paths are spelled alike. Raises OSError.
+    The loader takes a library for loaded if it has one with the same path, or the same device and inode. A loaded
+    library keeps its file, and so its inode. Its path would return with its descriptor, so each path is spelled in
+    another way. Raises OSError.
     """
     file = os.memfd_create(name)
     try:

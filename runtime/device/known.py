@@ -1,4 +1,4 @@
-"""Devices that this machine need not have: what a kernel is emitted for."""
+"""Known devices, for which kernels are emitted on any machine."""
 
 from collections.abc import Mapping
 
@@ -23,9 +23,9 @@ def _known(name: str, arch: str, sms: int, mhz: float, gb: int, l2_mb: int, gbs:
     )
 
 
-# Figures of NVIDIA's data sheets and architecture papers, names as the driver spells them. Those that this project has
-# measured on have the memory rate that the driver tells, so that a look-up by key finds what one on the device finds.
-# The first of an architecture stands for it.
+# Figures are from NVIDIA's data sheets and architecture papers, names from the driver. Devices that were measured have
+# the memory rate of the driver, so that look-ups by key and on the device agree. The first device of an architecture
+# is its typical one.
 _DEVICES = (
     #       name, arch, SMs, highest MHz, GB, MB of L2, GB/s
     _known("Tesla T4", "sm_75", 40, 1590, 16, 4, 320),
@@ -43,34 +43,34 @@ _DEVICES = (
 )
 
 CLUSTER_SHARE = {3: 117 / 132, 4: 120 / 132, 5: 110 / 132, 6: 102 / 132, 8: 120 / 132}
-"""Fraction of the SMs that clusters of so many CTAs can have one CTA each on, at a time; 1 for other sizes.
+"""Largest fraction of the SMs that have one CTA each at a time, by the CTAs of a cluster; 1 for other sizes.
 
-A cluster stays within a group of SMs (a GPC), of which some remain over; with one cluster more some SMs have two CTAs.
+A cluster stays within a group of SMs (a GPC), of which some remain idle; with one cluster more, some SMs have two CTAs.
 Source: measured on an H200; other devices with clusters are taken to have the same fractions."""
 
 KNOWN: dict[str, DeviceInfo] = {info.key: info for info in _DEVICES}
-"""Every such device by key."""
+"""Known devices by key."""
 
 
 def typical(arch: Arch) -> DeviceInfo:
-    """The device that stands for an architecture; there is one for each but the host's."""
+    """The typical device of an architecture; there is one for each but the host's."""
     return next(info for info in _DEVICES if info.arch == arch)
 
 
 def target_named(name: str) -> DeviceInfo:
-    """The target that `name` names: a device by its key, such as `nvidia-a100-sxm4-80gb`, or an architecture, such as
-    `sm_80`, for which its typical device stands. The device need not be here.
+    """The target of a name: a device by its key, such as `nvidia-a100-sxm4-80gb`, or the typical device of an
+    architecture, such as `sm_80`. This machine need not have the device.
 
     Raises ConfigError listing the names.
     """
     if name in KNOWN:
         return KNOWN[name]
-    known = ", ".join([*(arch for arch in ARCHES if arch != "host"), *KNOWN])
-    check(name != "host" and (name in ARCHES or f"{name}a" in ARCHES), f"target must be one of {known}, got {name!r}")
+    names = ", ".join([*(arch for arch in ARCHES if arch != "host"), *KNOWN])
+    check(name != "host" and (name in ARCHES or f"{name}a" in ARCHES), f"target must be one of {names}, got {name!r}")
     return typical(arch_named(name))
 
 
 def of_arch(arch: Arch, recorded: Mapping[str, int]) -> list[DeviceInfo]:
-    """The devices of an architecture that have records, the one with most first; `recorded` counts them by key."""
-    having = [info for info in KNOWN.values() if info.arch == arch and info.key in recorded]
-    return sorted(having, key=lambda info: -recorded[info.key])
+    """The devices of an architecture that have records, the one with most first; `recorded` counts records by key."""
+    infos = (info for info in KNOWN.values() if info.arch == arch and info.key in recorded)
+    return sorted(infos, key=lambda info: -recorded[info.key])

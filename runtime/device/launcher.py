@@ -1,7 +1,7 @@
-"""Calls, launches and the ranker's trees in C: an extension that the system's compiler makes once, kept in the cache as
-kernels are.
+"""Calls, launches and the ranker's trees in C: an extension that the system's compiler makes once, and that the cache
+of kernels holds.
 
-Without a C compiler or Python's headers everything works as well, in Python, and a call and a look-up take longer.
+Without a C compiler or Python's headers the same work is done in Python, and a call and a look-up take longer.
 """
 
 import importlib.util
@@ -12,7 +12,6 @@ from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from typing import Any
 
-from ...codegen.errors import DeviceError, check
 from ...codegen.source import KernelSource
 from .. import settings
 from .cache import compile_cached
@@ -29,7 +28,7 @@ _TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ExtensionCompiler:
-    """A Compiler for this Python: what CC names, else the first of cc, gcc and clang that the machine has."""
+    """A Compiler for this Python: the one that CC names, else the first of cc, gcc and clang that the machine has."""
 
     suffix = "so"
 
@@ -44,9 +43,7 @@ class ExtensionCompiler:
 
 
 def _cc() -> tuple[str, ...]:
-    command = compiler_command(settings.CC_VARIABLE, _NAMES)
-    check(bool(command), f"no C compiler: install one, or name it by {settings.CC_VARIABLE}", DeviceError)
-    return command
+    return compiler_command(settings.CC_VARIABLE, _NAMES, "no C compiler: install one")
 
 
 def _flags() -> tuple[str, ...]:
@@ -71,7 +68,7 @@ def _found() -> tuple[Any, str]:
         compiler, folder = ExtensionCompiler(), Path(__file__).with_name("calls")
         source = KernelSource(_NAME, "\n".join((folder / name).read_text() for name in _PARTS))
         return _loaded(compile_cached(compiler, source)), f"C, {compiler.identity.partition(';')[0]}"
-    except Exception as error:  # whatever is wrong with a compiler, a cache or a loader: calls work without
+    except Exception as error:  # a compiler, a cache or a loader may fail in many ways, and Python can do the work
         return None, f"Python ({error})"
 
 
@@ -81,5 +78,5 @@ def module() -> Any:
 
 
 def described() -> str:
-    """What launches: `C` and its compiler, or `Python` and why."""
+    """Language of the launches: `C` and its compiler, or `Python` and the reason."""
     return _found()[1]

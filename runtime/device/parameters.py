@@ -1,4 +1,4 @@
-"""The memory that a launch reads its kernel's arguments from."""
+"""Memory for the arguments of a kernel."""
 
 import ctypes
 import struct
@@ -6,14 +6,14 @@ from functools import cache, partial
 from typing import Any
 
 MAP_BYTES = 128
-"""Of a tensor map."""
+"""Bytes of a tensor map."""
 _SLOT_BYTES = 64
-"""Each argument begins at a multiple of this, which keeps every type aligned."""
+"""Bytes whose multiples arguments begin at, so that every type is aligned."""
 
 
 @cache
 def _layout(codes: str) -> tuple[struct.Struct, tuple[int, ...], tuple[int, ...]]:
-    """How arguments are packed, where each begins and how many bytes it has."""
+    """Packing of arguments, and the offset and size in bytes of each."""
     packed, starts, sizes, end = "=", list[int](), list[int](), 0
     for code in codes:
         text = f"{MAP_BYTES}s" if code == "m" else code
@@ -25,10 +25,10 @@ def _layout(codes: str) -> tuple[struct.Struct, tuple[int, ...], tuple[int, ...]
 
 
 class ParameterBlock:
-    """Room for the arguments of one kernel, with a list of where they are.
+    """Memory for the arguments of one kernel, with their addresses.
 
-    `codes` has a letter for each: Q an address, i int, I unsigned, f float, d double and m a tensor map, as `struct`
-    writes them. Not safe between threads: who fills it and launches holds a lock.
+    `codes` has a letter for each: Q an address, i int, I unsigned, f float, d double and m a tensor map, as in
+    `struct`. Not safe between threads: the caller who fills it and launches holds a lock.
     """
 
     def __init__(self, codes: str) -> None:
@@ -43,12 +43,13 @@ class ParameterBlock:
         """Bytes of each argument."""
         self._codes = codes
         self.pack = partial(layout.pack_into, self.memory, skipped)
-        """As `fill`, but raises OverflowError for a float past the range of its type."""
+        """Write the arguments of the next launch. Raises OverflowError for a float past the range of its type, and
+        otherwise as `fill`."""
 
     def fill(self, *values: Any) -> None:
-        """Put the arguments of the next launch, floats past the range of their type as infinities.
+        """Write the arguments of the next launch, floats past the range of their type as infinities.
 
-        Raises struct.error for what its type cannot hold, ValueError for another number of arguments.
+        Raises struct.error for a value that its type cannot hold, ValueError for another number of arguments.
         """
         pairs = zip(self._codes, values, strict=True)
         self.pack(*(ctypes.c_float(value).value if code == "f" else value for code, value in pairs))

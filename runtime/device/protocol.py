@@ -1,10 +1,10 @@
-"""What a device is, and what makes kernels and memory for it."""
+"""Protocols of devices, their compilers, kernels and memory."""
 
 import dataclasses
 import enum
 import re
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from ...codegen.problem import DType, Problem
 from ...codegen.source import KernelSource, LaunchConfig, TensorBox
 from ...codegen.target import Target
+from ..locks import CachedProperty
 
-if TYPE_CHECKING:  # NumPy takes long to import, and what devices there are needs none of it
+if TYPE_CHECKING:  # NumPy takes long to import, and a list of devices needs none of it
     from numpy.typing import NDArray
 
 DeviceName = Literal["auto", "host", "cuda"] | str
@@ -22,16 +23,16 @@ DeviceName = Literal["auto", "host", "cuda"] | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceInfo(Target):
-    """A target with a name: one device of this machine or of another. Another process can have it."""
+    """A target with a name: one device of this machine or of another. It can be sent to other processes."""
 
     name: str
-    """As its driver spells it, `NVIDIA H200`; the processor's begins with `host`."""
+    """Name from the driver, such as `NVIDIA H200`; the processor's begins with `host`."""
     selector: str
-    """What selects it: `cuda:0` or `host`."""
+    """Selector of the device: `cuda:0` or `host`."""
     driver: str
     """Version of the driver, or of the operating system for the processor."""
     uuid: str = ""
-    """Which GPU of its model it is, as CUDA_VISIBLE_DEVICES takes it; empty for the processor."""
+    """UUID of the GPU, as CUDA_VISIBLE_DEVICES takes it; empty for the processor."""
 
     @property
     def key(self) -> str:
@@ -41,18 +42,18 @@ class DeviceInfo(Target):
     @staticmethod
     @lru_cache(64)
     def key_of(name: str) -> str:
-        """The key of a device by its name; that of a key is the key itself."""
+        """The key of a device's name; a key is its own key."""
         return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
     def packed(self) -> dict[str, Any]:
-        """The facts as JSON; the arch by name, and no UUID where it is not known."""
+        """The facts in types of JSON, the arch by its name; without a UUID where it is unknown."""
         facts = {field.name: getattr(self, field.name) for field in dataclasses.fields(Target)}
         last = {"driver": self.driver} | ({"uuid": self.uuid} if self.uuid else {})
         return {"name": self.name, "selector": self.selector, **facts, "arch": self.arch.name} | last
 
     def peak_gflops(self, dtype: DType) -> float:
-        """Arithmetic peak by clock times lanes, tensor cores counted where they compute in double, in 10^9 operations
-        a second."""
+        """Peak of arithmetic by clock and lanes, on tensor cores where they compute in double, in 10^9 operations a
+        second."""
         double = max(self.arch.fma_per_cycle_double, self.arch.dmma_per_cycle)
         lanes = self.arch.fma_per_cycle_float if dtype is DType.FLOAT else double
         return 2 * lanes * self.sm_count * self.clock_mhz / 1e3
@@ -65,19 +66,19 @@ class Binary:
     image: bytes
     """Machine code: a cubin, or a shared library."""
     registers: int | None = None
-    """Registers of a thread, where the compiler tells."""
+    """Registers of a thread, None where they are unknown."""
     frame_bytes: int | None = None
-    """Bytes of local memory of a thread: spilled registers and arrays without one."""
+    """Bytes of local memory of a thread: spilled registers, and arrays without registers."""
     smem_bytes: int | None = None
-    """Static shared memory of a block."""
+    """Bytes of static shared memory of a block."""
     seconds: float = 0.0
-    """How long compiling took; 0 where the cache had it."""
+    """Seconds of compiling; 0 for a binary from the cache."""
     preparation: "Binary | None" = None
-    """Binary of the source's preparation; None where there is none, or where this binary holds it too."""
+    """Binary of the source's preparation; None without a preparation, or where this binary contains it."""
 
 
 class Compiler(Protocol):
-    """Turns text into machine code. Needs no device, can be sent to another process."""
+    """Compiles text to machine code. It needs no device, and can be sent to other processes."""
 
     @property
     def suffix(self) -> str:
@@ -85,7 +86,7 @@ class Compiler(Protocol):
 
     @property
     def identity(self) -> str:
-        """Compiler, version and flags: with the text, all that the binary depends on."""
+        """Compiler, version and flags. A binary depends on these and on the text alone."""
 
     def build(self, source: KernelSource, folder: str) -> Binary:
         """Compile into a file `kernel.<suffix>` in `folder`. Raises CompileError, DeviceError without a compiler."""
@@ -103,20 +104,18 @@ class Buffer(Protocol):
         """A contiguous array of the device's array library (`Device.xp`) over this memory, sharing it."""
 
 
-class Launcher(Protocol):
-    """A kernel on one grid. Safe between threads."""
-
-    def __call__(self, stream: int, *values: object) -> None:
-        """Put it on a stream with these arguments, addresses as integers. Raises LaunchError."""
+Launcher = Callable[..., None]
+"""A kernel on one grid, called with a stream and the kernel's arguments, addresses as integers. Safe between threads.
+Calling raises LaunchError."""
 
 
-class Multiplied(enum.StrEnum):
-    """How the vendor's library multiplies elements of A and B; C and all sums are of the problem's type."""
+class Elements(enum.StrEnum):
+    """Elements of A and B in a product of the vendor's library; C and all sums have the problem's type."""
 
     OWN = "own"
-    """In that type."""
+    """The problem's type."""
     TF32 = "tf32"
-    """Floats, of which 11 bits count."""
+    """Floats that are rounded to 11 bits."""
     HALF = "half"
     """A and B are matrices of halves, C is float."""
     BFLOAT16 = "bfloat16"
@@ -124,74 +123,77 @@ class Multiplied(enum.StrEnum):
 
 
 class Blas(Protocol):
-    """A handle of the vendor's library. Not safe between threads: who calls holds a lock."""
+    """A handle of the vendor's library. Not safe between threads: the caller holds a lock."""
 
     @property
     def workspace_bytes(self) -> int:
-        """Memory that each product is given; where it is 0, products may run at once in several threads."""
+        """Bytes of a product's workspace; if it is 0, products may run at once in several threads."""
 
     @property
     def complete(self) -> bool:
-        """Whether it serves every product: also where m, n, k or alpha is 0, when A and B must not be read."""
+        """Whether it serves every product, also those with m, n, k or alpha of 0, which must not read A and B."""
 
-    def gemm(self, problem: Problem, lda: int, ldb: int, ldc: int, multiplied: Multiplied = Multiplied.OWN) -> Launcher:
-        """The product of matrices with these leading dimensions, in IEEE arithmetic where `multiplied` is OWN: launched
-        with a stream, addresses of A, B and C, alpha, beta and, where it has one, the address of its workspace. m, n, k
-        and alpha are not 0 unless it is `complete`. Launching raises LaunchError."""
+    def gemm(self, problem: Problem, lda: int, ldb: int, ldc: int, elements: Elements = Elements.OWN) -> Launcher:
+        """Return the launcher of a product of matrices with these leading dimensions in elements, in IEEE arithmetic
+        where `elements` is OWN.
+
+        Its arguments are a stream, addresses of A, B and C, alpha, beta and the address of its workspace, if any. m, n,
+        k and alpha are not 0 unless the library is `complete`.
+        """
 
 
 class Function(Protocol):
-    """A kernel that is loaded."""
+    """A loaded kernel."""
 
     def bound(self, launch: LaunchConfig, codes: str) -> Launcher:
-        """The kernel on a grid; `codes` tell its arguments, as ParameterBlock has them. Raises LaunchError."""
+        """Return the launcher of the kernel on a grid; `codes` are those of ParameterBlock. Raises LaunchError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A two-dimensional array as a kernel sees it."""
+    """A two-dimensional array, as kernels take it."""
 
     pointer: int
     """Address of element (0, 0) on the device."""
     rows: int
-    """Rows as stored, after `trans` is taken out."""
+    """Rows of the stored array, which is not transposed."""
     cols: int
-    """Columns as stored."""
+    """Columns of the stored array."""
     ld: int
     """Leading dimension in elements."""
     trans: bool
-    """The array is the transpose of what is stored."""
+    """Whether the operand is the transpose of the stored array."""
     owner: object
-    """Keeps the memory alive."""
+    """Object that keeps the memory alive."""
 
 
 Launch = Callable[[Operand, Operand, Operand, float, float], None]
-"""What launches one product: (a, b, c, alpha, beta)."""
+"""Launches one product: (a, b, c, alpha, beta)."""
 
 
 class Device(Protocol):
-    """A machine that runs kernels. `cuda` and `host` implement it; one conformance test class holds for both."""
+    """A machine that runs kernels. `cuda` and `host` extend it; one conformance test class holds for both.
+
+    What is defined here suits a device without streams and graphs, on which work is done when a call returns.
+    """
 
     xp: Any
     """The array library of its memory: the module numpy or cupy."""
-
-    @property
-    def info(self) -> DeviceInfo:
-        """Its facts."""
-
-    @property
-    def compiler(self) -> Compiler:
-        """What compiles for it."""
+    info: DeviceInfo
+    """Facts about the device."""
+    compiler: Compiler
+    """Compiler of its kernels."""
 
     def entered(self) -> AbstractContextManager[Any]:
-        """Makes it the array library's current device, so that memory, stream and launch are its own."""
+        """Make this the array library's current device, so that memory, stream and launch are its own."""
+        return nullcontext()
 
     def load(self, binary: Binary, name: str) -> Function:
-        """The function `name` of a binary. Raises LaunchError if it cannot be loaded."""
+        """Load the function `name` of a binary. Raises LaunchError if it cannot be loaded."""
 
-    @property
-    def current(self) -> Callable[[], int]:
-        """Gives the number of the array library's current device in this thread."""
+    def current(self) -> int:
+        """Number of the array library's current device in this thread."""
+        return 0
 
     def allocate(self, nbytes: int, stream: int | None = None) -> Buffer:
         """Memory aligned to 16 bytes at least, contents undefined, for use on a stream, by default the current one.
@@ -203,70 +205,99 @@ class Device(Protocol):
         """Memory for a graph that is being captured, past the pool of the array library: no other work uses it until
         the buffer is dropped. Its bytes are 0 where `zeroed`, else undefined. Raises LaunchError if there is too
         little."""
+        buffer = self.allocate(nbytes)
+        if zeroed:
+            self.zero(buffer, nbytes, 0)
+        return buffer
 
     def end_of_graph(self, stream: int) -> Callable[[], bool]:
         """Return a test for whether the graph that a stream is captured into has ended, with its clones and instances.
 
         Raises LaunchError.
         """
+        return lambda: False
 
-    def zero(self, buffer: Any, nbytes: int, stream: int) -> None:
+    def zero(self, buffer: Buffer, nbytes: int, stream: int) -> None:
         """Clear the first bytes of a buffer, on a stream."""
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        """Copy bytes from an address of the device's to another, on a stream."""
+        """Copy bytes between two addresses of the device, on a stream."""
 
     def to_numpy(self, array: Any) -> "NDArray[Any]":
-        """A copy of an array of `xp` in the processor's memory, once all before it on the stream is done."""
+        """Copy an array of `xp` to the processor's memory, once all before it on the stream is done."""
 
     def tensor_map(self, pointer: int, rows: int, cols: int, ld: int, dtype: DType, box: TensorBox) -> bytes:
-        """128 bytes that tell TMA copies where a stored matrix is and what they bring of it at a time, as an argument.
+        """Encode the tensor map of a stored matrix: 128 bytes, passed as an argument, that tell TMA copies where the
+        matrix is and which box of it one copy brings.
 
-        Its pointer and rows lie at multiples of 16 bytes. Raises LaunchError.
+        `pointer` and the rows lie at multiples of 16 bytes. Raises LaunchError.
         """
 
     def stream(self) -> int:
         """Handle of the caller's current stream; 0 where there are no streams."""
+        return 0
 
-    @property
-    def capturing(self) -> Callable[[int], bool]:
-        """Tells of a stream whether what is put on it now becomes part of a graph."""
+    def capturing(self, stream: int) -> bool:
+        """Whether work that is put on a stream now becomes part of a graph."""
+        return False
 
     def on_stream(self, stream: int) -> AbstractContextManager[Any]:
-        """A context in which a stream of this device is the current one."""
+        """Return a context in which a stream of this device is the current one."""
+        return nullcontext()
 
     def identity(self, stream: int, capturing: bool) -> tuple[int, int]:
         """A number for the graph that a stream is captured into, 0 where it is not, and one for the stream. The pair is
         never used again, as a handle may be. Raises LaunchError."""
+        return 0, 0
 
     def synchronize(self) -> None:
         """Wait for the current stream. Raises LaunchError for an error that a kernel left."""
+        return
 
     def elapsed_us(self, run: Callable[[], None]) -> float:
         """Microseconds between two events around what `run` launches."""
 
     def capture(self, run: Callable[[], None], first: Callable[[], None] | None = None) -> Callable[[], None]:
-        """What `run` launches as one graph where the device has graphs, else `run` itself.
+        """Return what `run` launches as one graph where the device has graphs, else `run` itself.
 
-        `first`, else `run`, is called before: what a first call allocates or starts must not be in the graph.
+        `first`, else `run`, is called before: memory that a first call allocates must not be part of the graph.
         """
-
-    def vendor(self, problem: Problem, multiplied: Multiplied = Multiplied.OWN) -> Launch:
-        """The vendor's library for a problem, for one thread at a time. Of other operands than the problem's `dtype`,
-        leading dimensions count elements of theirs.
-
-        Raises DeviceError where it is missing.
-        """
-
-    def blas(self) -> Blas:
-        """A handle of that library. Raises DeviceError where it is missing."""
+        return run
 
     @property
     def vendor_name(self) -> str:
-        """That library and its version. Raises DeviceError where it is missing."""
+        """Name and version of the vendor's library. Raises DeviceError where it is missing."""
+
+    def blas(self) -> Blas:
+        """Start a handle of the vendor's library. Raises DeviceError where it is missing."""
+
+    @CachedProperty
+    def shared_blas(self) -> Blas:
+        """Handle of all products that `vendor` makes: a handle stays, with memory of its own."""
+        return self.blas()
+
+    def vendor(self, problem: Problem, elements: Elements = Elements.OWN) -> Launch:
+        """Return a launch of the vendor's library for a problem, for one thread at a time, with a workspace that is
+        allocated once. Leading dimensions of operands that are not of the problem's `dtype` count elements of theirs.
+
+        Raises DeviceError where the library is missing, or cannot multiply in this way.
+        """
+        blas, launchers = self.shared_blas, dict[tuple[int, int, int], Launcher]()
+        workspace = self.allocate(blas.workspace_bytes)
+
+        def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+            lds = a.ld, b.ld, c.ld
+            if lds not in launchers:
+                launchers[lds] = blas.gemm(problem, *lds, elements)
+            with self.entered():
+                launchers[lds](self.stream(), a.pointer, b.pointer, c.pointer, alpha, beta, workspace.pointer)
+
+        return launch
 
     def clock_mhz(self) -> float | None:
-        """Clock of the SMs now, where it can be read."""
+        """Clock of the SMs now in MHz, None where it cannot be read."""
+        return None
 
     def held_back(self) -> bool:
-        """Whether the device holds its clocks down now for power or heat, where that can be read."""
+        """Whether the device lowers its clocks now for power or heat; False where that cannot be read."""
+        return False

@@ -1,15 +1,16 @@
-"""Times what is queued on a device, and not how long the processor takes to queue it."""
+"""Timing of work that is queued on a device, without the time that the processor takes to queue it."""
 
 import time
 from collections.abc import Callable
 from typing import Any
 
 _LEAST_US, _MOST_US = 50.0, 20e3
+"""Bounds of the microseconds for which the device is held back."""
 _NOTHING = 0.001
-"""Of a time, what the processor may add to it."""
+"""Largest share of a time that queueing may add to it."""
 HOLD_NAME = "hold_device"
 HOLD = """\
-// Keeps a stream busy for so many nanoseconds.
+// Keeps a stream busy for a number of nanoseconds.
 extern "C" __global__ void hold_device(unsigned long long nanoseconds)
 {
     unsigned long long begin, now;
@@ -21,20 +22,20 @@ extern "C" __global__ void hold_device(unsigned long long nanoseconds)
 
 
 class Stopwatch:
-    """Events around work. The device is held back until all of it is queued: were the device to wait for the processor,
-    which may be busy with other things, that would be timed too."""
+    """Events around work. The device is held back until all of the work is queued, as otherwise the time in which it
+    waits for a busy processor would count."""
 
     def __init__(
         self, hold: Callable[[float], None], start: Any, end: Any, between_us: Callable[[Any, Any], float]
     ) -> None:
-        """`hold` queues what keeps the device busy for so many microseconds. `start` and `end` are events of the
-        device: record() queues one, synchronize() waits for it."""
+        """`hold` queues a kernel that keeps the device busy for a number of microseconds. `start` and `end` are events
+        of the device: record() queues one, synchronize() waits for it."""
         self._hold, self._start, self._end, self._between_us = hold, start, end, between_us
         self._hold_us = _LEAST_US
 
     def elapsed_us(self, run: Callable[[], None]) -> float:
-        """Microseconds that what `run` queues takes on the device. It runs again where queueing took longer than the
-        device was held."""
+        """Microseconds that the work of `run` takes on the device. It runs again if queueing took longer than the
+        device was held back."""
         held_us = self._hold_us
         while True:
             begin = time.perf_counter()
@@ -48,5 +49,5 @@ class Stopwatch:
             if queued_us <= held_us + _NOTHING * elapsed_us or held_us == _MOST_US:
                 self._hold_us = min(max(2 * queued_us, _LEAST_US), _MOST_US)
                 return elapsed_us
-            # Not twice what it took: the first launch of a graph takes milliseconds, the next ones do not.
+            # The next try may need less time than this one took: the first launch of a graph takes milliseconds.
             held_us = min(2 * held_us, _MOST_US)

@@ -1,1 +1,1 @@
-"""From operands to a launch: kernels, arguments, matmul and load."""
+"""Products from operands to a launch: kernels, arguments, matmul and load."""

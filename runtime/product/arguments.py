@@ -1,4 +1,4 @@
-"""What a product is called with, checked before anything is rendered, compiled or launched."""
+"""Checks of a product's arguments, before anything is rendered, compiled or launched."""
 
 import numbers
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +21,12 @@ from ..device.protocol import Operand
 from .arrays import View, kind_of
 
 _MOST_GRAPHS = 65536
-"""Graphs that memory is set aside for at once, at most."""
+"""Most graphs for which memory is set aside at once."""
 _SHOWN = 60
-"""Characters of a value that a message shows at most."""
+"""Most characters of a value in a message."""
 _F = TypeVar("_F", bound=Callable[..., Any])
 _TRANSPOSE = "transpose the operand, as by a.T"
+_CONTIGUOUS = "make it contiguous first, or pass copy='if-needed'"
 _INSTEAD = {
     "axes": f"np.matmul's axes= is not taken: {_TRANSPOSE}",
     "axis": f"np.matmul's axis= is not taken: {_TRANSPOSE}",
@@ -35,11 +36,11 @@ _INSTEAD = {
     "trans_a": _TRANSPOSE,
     "trans_b": _TRANSPOSE,
 }
-"""Hints: what serves instead of an argument that a product does not take."""
+"""Hints for arguments that a product does not take, by name."""
 
 
-def asked(a: View, b: View, accuracy: object) -> Problem:
-    """The product that two arrays ask for, which are used as they lie, transposed or not.
+def problem_of(a: View, b: View, accuracy: object) -> Problem:
+    """The problem of multiplying two arrays, which are used as they lie, transposed or not.
 
     Raises ShapeError, ArgumentTypeError and ConfigError.
     """
@@ -54,25 +55,20 @@ def asked(a: View, b: View, accuracy: object) -> Problem:
     if a.dtype is not b.dtype:
         names = a.dtype.numpy_name, b.dtype.numpy_name
         raise ArgumentTypeError(f"a is {names[0]} and b is {names[1]}: cast one of them first")
-    return Problem(m, n, k, a.dtype, transposed(a), transposed(b), Grade.parse(accuracy))
+    return Problem(m, n, k, a.dtype, is_transposed(a), is_transposed(b), Grade.parse(accuracy))
 
 
-def transposed(view: View) -> bool:
-    """Whether it is the transpose of an array that lies row by row."""
+def is_transposed(view: View) -> bool:
+    """Whether the view is the transpose of an array that lies row by row."""
     size = view.dtype.size_bytes
     row, col = view.strides
-    # One row whose elements lie apart is a column of a wider matrix, whatever its other stride.
+    # A row with gaps between its elements is a column of a wider matrix, whatever its other stride.
     return view.shape[1] > 1 and col != size and (row == size or view.shape[0] == 1)
 
 
-def turned(view: View) -> View:
-    """The view's transpose."""
+def transpose_of(view: View) -> View:
+    """The transpose of a view."""
     return View(view.pointer, view.shape[::-1], view.strides[::-1], view.dtype, view.place, view.writable)
-
-
-def by_columns(problem: Problem, out: View | None) -> bool:
-    """Whether C of a problem lies column by column: its transpose is then computed, row by row."""
-    return out is not None and out.shape == (problem.m, problem.n) and transposed(out)
 
 
 def names_of(swapped: bool) -> tuple[str, str, str]:
@@ -80,24 +76,34 @@ def names_of(swapped: bool) -> tuple[str, str, str]:
     return ("b", "a", "out") if swapped else ("a", "b", "out")
 
 
-def lds_of(problem: Problem, a: View, b: View, out: View | None, swapped: bool = False) -> tuple[int, int, int]:
-    """Leading dimensions of A and B, as stored, and of C, in elements; for a new C its columns.
+def laid_out(
+    problem: Problem, a: View, b: View, out: View | None
+) -> tuple[Problem, tuple[View, View], tuple[int, int, int], bool]:
+    """The product that a kernel has to compute for a problem with these arrays, A and B as stored.
 
-    With `swapped` the problem is the transpose of the caller's, whose names messages use. Raises ShapeError,
-    ArgumentTypeError, DeviceMismatchError and LayoutError.
+    Returns its problem, its A and B, the leading dimensions of A, B and C in elements (for a new C its columns), and
+    whether it is the transpose of the caller's product, as for an `out` that lies column by column. Raises ShapeError,
+    ArgumentTypeError, DeviceMismatchError and LayoutError with the caller's names.
     """
+    swapped = out is not None and out.shape == (problem.m, problem.n) and is_transposed(out)
+    if swapped and out is not None:
+        problem, a, b, out = problem.transposed, b, a, transpose_of(out)
     names, views = names_of(swapped), (a, b) if out is None else (a, b, out)
     shapes = problem.stored_a, problem.stored_b, (problem.m, problem.n)
-    first = names[0], a
-    lds = [
-        leading(name, _checked(name, view, shape, first, problem)) for name, view, shape in zip(names, views, shapes)
-    ]
-    if out is None:
-        return lds[0], lds[1], max(1, problem.n)
-    check_written(out)
+    lds = [1, 1, max(1, problem.n)]
+    for i, (name, view, shape) in enumerate(zip(names, views, shapes)):
+        if view.place != a.place:
+            raise DeviceMismatchError(f"{names[0]} is on {a.place}, {name} on {view.place}")
+        check(view.shape == shape, f"{name} must be {shape[0]}x{shape[1]}, got shape {view.shape}", ShapeError)
+        if view.dtype is not problem.dtype:
+            wanted, got = problem.dtype.numpy_name, view.dtype.numpy_name
+            raise ArgumentTypeError(f"{name} must be {wanted}, got {got}: it is never cast silently")
+        lds[i] = leading(name, view)
     checked = lds[0], lds[1], lds[2]
-    check_apart(problem, (a.pointer, b.pointer, out.pointer), checked, names)
-    return checked
+    if out is not None:
+        check_written(out)
+        check_apart(problem, (a.pointer, b.pointer, out.pointer), checked, names)
+    return problem, (a, b), checked, swapped
 
 
 def check_written(out: View) -> None:
@@ -111,40 +117,34 @@ def check_written(out: View) -> None:
         reach += step * (length - 1)
 
 
-def _checked(name: str, view: View, shape: tuple[int, int], first: tuple[str, View], problem: Problem) -> View:
-    if view.place != first[1].place:
-        raise DeviceMismatchError(f"{first[0]} is on {first[1].place}, {name} on {view.place}")
-    check(view.shape == shape, f"{name} must be {shape[0]}x{shape[1]}, got shape {view.shape}", ShapeError)
-    if view.dtype is not problem.dtype:
-        wanted, got = problem.dtype.numpy_name, view.dtype.numpy_name
-        raise ArgumentTypeError(f"{name} must be {wanted}, got {got}: it is never cast silently")
-    return view
-
-
 def leading(name: str, view: View) -> int:
     """The leading dimension of a matrix. Raises LayoutError where it does not lie row by row."""
     rows, cols = view.shape
     if not rows or not cols:
-        return max(1, cols)  # nothing of it is read
+        return max(1, cols)  # no element is read
     size = view.dtype.size_bytes
     row, col = view.strides
-    advice = "make it contiguous first, or pass copy='if-needed'"
     if cols > 1 and col != size:
         text = f"{name} must have its columns side by side: the stride along a row is {col} bytes, not {size}"
-        raise LayoutError(f"{text}; {advice}")
+        raise LayoutError(f"{text}; {_CONTIGUOUS}")
     ld = cols
     if rows > 1:
         ld = row // size
         if row % size or not cols <= ld <= INT_MAX:
             text = f"{name} must have rows {cols} to 2^31-1 whole elements apart, got a stride of {row} bytes"
-            raise LayoutError(f"{text}; {advice}")
-    if view.pointer % size:
-        raise LayoutError(f"{name} starts at address {view.pointer:#x}, which is not a multiple of {size}; {advice}")
+            raise LayoutError(f"{text}; {_CONTIGUOUS}")
+    check_start(name, view.pointer, size)
     return ld
 
 
+def check_start(name: str, pointer: int, size: int) -> None:
+    """Raise LayoutError for a matrix that does not start at a multiple of an element's size in bytes."""
+    text = f"{name} starts at address {pointer:#x}, which is not a multiple of {size}"
+    check(pointer % size == 0, f"{text}; {_CONTIGUOUS}", LayoutError)
+
+
 def number(name: str, value: Any) -> float:
-    """A factor, a number or an array without dimensions, as a float. Raises ArgumentTypeError and CaptureError."""
+    """A factor as a float, from a number or an array without dimensions. Raises ArgumentTypeError and CaptureError."""
     element = value if isinstance(value, numbers.Real) else _element(name, value)
     if not isinstance(element, numbers.Real):
         text = f"{name} must be a real number, got {_short(value)}"
@@ -156,7 +156,7 @@ def number(name: str, value: Any) -> float:
 
 
 def _element(name: str, value: Any) -> Any:
-    """The element of an array without dimensions, None for anything else. One on a GPU is copied to the processor.
+    """The element of an array without dimensions, copied from a GPU if need be; None for anything else.
 
     Raises ArgumentTypeError and CaptureError.
     """
@@ -170,13 +170,13 @@ def _element(name: str, value: Any) -> Any:
     check(kind is None or not kind.captures(value), f"{text}: pass float({name}), made before", CaptureError)
     try:
         return value.item()
-    except Exception as error:  # whatever another library raises
+    except Exception as error:  # other libraries raise errors of many types
         reason = str(error).partition("\n")[0]
         raise ArgumentTypeError(f"{name} must be a real number, and its element cannot be read: {reason}") from error
 
 
 def _short(value: Any) -> str:
-    """A value as a message shows it: an array by its shape, and a long text cut."""
+    """A value for a message: an array by its shape, and a long text cut."""
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple) and shape:
         return f"an array of shape {tuple(shape)}"
@@ -185,7 +185,7 @@ def _short(value: Any) -> str:
 
 
 def called(name: str) -> Callable[[_F], _F]:
-    """Make Python's own TypeErrors for a call of a method name it as its users do, `tilewright.matmul`."""
+    """Return a decorator that gives a method the name that Python's TypeErrors show, such as `tilewright.matmul`."""
 
     def rename(function: _F) -> _F:
         function.__qualname__ = name
@@ -195,7 +195,7 @@ def called(name: str) -> Callable[[_F], _F]:
 
 
 def refuse(function: Any, more: Sequence[object], unknown: Mapping[str, object]) -> None:
-    """Raise ArgumentTypeError for arguments that a function does not take, with what serves instead.
+    """Raise ArgumentTypeError for arguments that a function does not take, with a hint.
 
     Args:
         function: the function, whose arguments with a default have names.
@@ -212,13 +212,13 @@ def refuse(function: Any, more: Sequence[object], unknown: Mapping[str, object])
 
 
 def check_graphs(graphs: object) -> None:
-    """Raise ArgumentTypeError unless it is a number of CUDA graphs to prepare for."""
+    """Raise ArgumentTypeError unless `graphs` is a number of CUDA graphs to prepare for."""
     whole = isinstance(graphs, numbers.Integral) and not isinstance(graphs, bool) and 0 <= int(graphs) <= _MOST_GRAPHS
     check(whole, f"graphs must be a whole number from 0 to {_MOST_GRAPHS}, got {graphs!r}", ArgumentTypeError)
 
 
 def operand_of(name: str, array: Any, trans: bool) -> Operand:
-    """A NumPy or CuPy array as `Kernel.launch` takes it. Raises LayoutError where it does not lie row by row."""
+    """The operand of a NumPy or CuPy array. Raises LayoutError where the array does not lie row by row."""
     kind = kind_of(array)
     assert kind is not None
     view = kind.view(name, array)
@@ -230,7 +230,7 @@ def check_apart(
     problem: Problem, pointers: tuple[int, int, int], lds: tuple[int, int, int],
     names: tuple[str, str, str] = names_of(False),
 ) -> None:  # fmt: skip
-    """Raise LayoutError where C shares bytes with A or B, by their addresses; rows that only interleave do not."""
+    """Raise LayoutError where C shares bytes with A or B, by their addresses. Interleaved rows share none."""
     size = problem.dtype.size_bytes
 
     def seen(pointer: int, shape: tuple[int, int], ld: int) -> Any:

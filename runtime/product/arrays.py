@@ -1,6 +1,6 @@
-"""The kinds of arrays that products are made of: NumPy's, CuPy's, torch's, and what can be turned into one of them.
+"""The kinds of arrays that products take: NumPy's, CuPy's, torch's, and arrays that share memory with one of them.
 
-CuPy and torch are never imported here: who has an array of theirs has imported them.
+CuPy and torch are never imported here: a caller with an array of theirs has imported them.
 """
 
 import sys
@@ -13,88 +13,87 @@ import numpy as np
 
 from ...codegen.errors import ArgumentTypeError, NotInMemoryError, TilewrightError, check
 from ...codegen.problem import DType
+from ..device.detect import device_of
 
 
 class Array(Protocol):
-    """An array of NumPy, CuPy, torch or another library, as far as type checkers look."""
+    """An array of NumPy, CuPy, torch or another library, for type checkers."""
 
     @property
     def shape(self) -> Any:
-        """Its dimensions."""
+        """Dimensions."""
 
     @property
     def dtype(self) -> Any:
-        """The type of its elements."""
+        """Type of the elements."""
 
 
 A = TypeVar("A", bound=Array)
-"""The kind of the operands, which is that of the result."""
+"""Kind of the operands and of the result."""
 Copy = Literal["never", "if-needed"]
-"""Whether arrays that lie as no kernel takes them are copied."""
+"""Whether arrays in layouts that no kernel takes are copied."""
 
 _WANTED = "must be a NumPy, CuPy or torch array"
 _OF_NUMPY = {np.dtype(dtype.numpy_name): dtype for dtype in DType}
-"""Types of elements by NumPy's name for them, in native byte order."""
+"""Types of elements by NumPy's dtypes, in native byte order."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """An array as it lies in memory."""
+    """The layout of an array in memory."""
 
     pointer: int
-    """Address of its first element."""
+    """Address of the first element."""
     shape: tuple[int, ...]
-    """Its dimensions."""
+    """Dimensions."""
     strides: tuple[int, ...]
     """Bytes from an element to the next along each dimension."""
     dtype: DType
-    """Type of its elements."""
+    """Type of the elements."""
     place: str
-    """Whose memory it is in: `host` or `cuda:N`."""
+    """The memory that the array is in: `host` or `cuda:N`."""
     writable: bool = True
-    """Whether it may be written."""
+    """Whether the array may be written."""
 
 
-class Kind:
-    """A library of arrays; where nothing else is said, one without autograd."""
+class Kind(Protocol):
+    """A library of arrays. The definitions here suit one without autograd and GPUs."""
 
-    autograd = False
-    """Whether the library has one."""
+    autograd: bool = False
+    """Whether the library records products for gradients."""
     pointer: Callable[[Any], int]
-    """Gives the address of an array's first element."""
+    """Returns the address of an array's first element."""
     stream: Callable[[int], int]
-    """Gives the library's current stream on a GPU."""
+    """Returns the library's current stream on the GPU of a number."""
 
     def tracked(self, a: Any, b: Any, out: Any) -> bool:
-        """Whether autograd, or a trace that is being made, would have to know of a product of a and b in out."""
+        """Whether autograd or a trace has to record the product of a and b in out."""
         return False
 
     def key(self, a: Any, b: Any, out: Any) -> Hashable | None:
-        """All of three arrays but their addresses; None where they are not all of this kind. `out` may be None."""
-        raise NotImplementedError
+        """Everything about three arrays but their addresses; None where they are not all of this kind. `out` may be
+        None."""
 
     def view(self, name: str, array: Any) -> View:
-        """How an array lies. Raises ArgumentTypeError, which calls it `name`."""
-        raise NotImplementedError
+        """The layout of an array, which messages call `name`. Raises ArgumentTypeError."""
 
     def place(self, array: Any) -> str:
-        """The place of an array of a library with autograd, as `View.place` has it."""
-        raise NotImplementedError
+        """The memory that an array is in, as `View.place`."""
+        return self.view("array", array).place
 
     def captures(self, array: Any) -> bool:
         """Whether an array lies on a GPU whose current stream is captured, so that nothing of it can be read."""
         return False
 
     def wrote(self, array: Any) -> None:
-        """Tells autograd that an array has other elements now: what it kept of the old ones is no longer good."""
+        """Tell autograd that the elements of an array have changed."""
+        return
 
     def empty(self, like: Any, rows: int, cols: int) -> Any:
-        """A new matrix of the type and in the memory of another."""
-        raise NotImplementedError
+        """A new matrix of the type of `like`, and in the same memory."""
 
     def copied(self, array: Any) -> Any:
         """A copy that lies row by row."""
-        raise NotImplementedError
 
     def assign(self, target: Any, source: Any) -> None:
         """Copy all elements."""
@@ -144,7 +143,7 @@ class _CuPy(Kind):
         place = a.data.device_id
         if b.data.device_id != place:
             return None
-        # Strides take longer to read, and where rows follow each other the shape tells them.
+        # Strides take longer to read, and the shape determines those of a contiguous array.
         of_a, of_b = a._c_contiguous or a.strides, b._c_contiguous or b.strides
         if out is None:
             return place, a.shape, of_a, a.dtype, b.shape, of_b, b.dtype
@@ -197,7 +196,7 @@ class _Torch(Kind):
             if type(out) not in self._types or out.device != place or out.is_neg():
                 return None
             return place, a.shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype, out.shape, out.stride(), out.dtype
-        except RuntimeError:  # of a layout that has none of them: `view` says so
+        except RuntimeError:  # a layout without shape or strides, which `view` reports
             return None
 
     def view(self, name: str, array: Any) -> View:
@@ -244,7 +243,7 @@ class _Torch(Kind):
         return array.detach().numpy()
 
     def tracked(self, a: Any, b: Any, out: Any) -> bool:
-        if self._fx._is_fx_tracing_flag:  # what is not seen becomes a constant of the trace
+        if self._fx._is_fx_tracing_flag:  # a product that is not recorded becomes a constant of the trace
             return True
         wants = a.requires_grad or b.requires_grad or (out is not None and out.requires_grad)
         if wants and self._torch.is_grad_enabled():
@@ -258,27 +257,26 @@ class _Torch(Kind):
 
 
 KINDS: dict[type, Kind] = {np.ndarray: _NumPy()}
-"""Kinds by the type of their arrays, those that were seen."""
+"""Kinds by the type of their arrays, as far as arrays of these types were passed."""
 
 
 def kind_of(array: Any) -> Kind | None:
-    """The library of an array, None where it is none of these three."""
-    found = KINDS.get(type(array))
-    if found is None:
+    """The library of an array, None where it is neither NumPy nor CuPy nor torch."""
+    kind = KINDS.get(type(array))
+    if kind is None:
         cupy: Any = sys.modules.get("cupy")
         torch: Any = sys.modules.get("torch")
         if type(array) is getattr(cupy, "ndarray", ()):
-            found = KINDS[type(array)] = _CuPy(cupy)
+            kind = KINDS[type(array)] = _CuPy(cupy)
         elif hasattr(torch, "nn") and type(array) in (torch.Tensor, torch.nn.Parameter):
-            found = KINDS[torch.Tensor] = KINDS[torch.nn.Parameter] = _Torch(torch)
-    return found
+            kind = KINDS[torch.Tensor] = KINDS[torch.nn.Parameter] = _Torch(torch)
+    return kind
 
 
-def adopted(name: str, array: Any, gpu_library: Callable[[], Any]) -> Any:
-    """The array itself where its kind is known, else the same memory as a NumPy or CuPy array.
+def as_array(name: str, array: Any) -> Any:
+    """The array itself where it is one of NumPy, CuPy or torch, else the same memory as a NumPy or CuPy array.
 
-    `gpu_library` gives CuPy. Raises ArgumentTypeError for what is no array, and for subclasses whose meaning would be
-    lost.
+    Raises ArgumentTypeError for what is no array, and for subclasses whose meaning would be lost.
     """
     if kind_of(array) is not None:
         return array
@@ -297,19 +295,19 @@ def adopted(name: str, array: Any, gpu_library: Callable[[], Any]) -> Any:
     try:
         if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
             on_host = int(array.__dlpack_device__()[0]) in (1, 3)  # kDLCPU, kDLCUDAHost
-            return np.from_dlpack(array) if on_host else gpu_library().from_dlpack(array)
+            return np.from_dlpack(array) if on_host else device_of("cuda").xp.from_dlpack(array)
         if hasattr(array, "__cuda_array_interface__"):
-            return gpu_library().asarray(array)
+            return device_of("cuda").xp.asarray(array)
     except TilewrightError:
         raise
-    except Exception as error:  # whatever another library raises
+    except Exception as error:  # other libraries raise errors of many types
         raise ArgumentTypeError(f"{name}, a {typename}, cannot be read through its array interface: {error}") from error
     hint = "" if isinstance(array, type) else f": pass np.asarray({name}, dtype='float32') or another array"
     raise ArgumentTypeError(f"{name} {_WANTED}, got {typename}{hint}")
 
 
-def returned(like: Any, result: Any) -> Any:
-    """The result as an array of the library that `like` belongs to, where that can be asked."""
+def in_library_of(like: Any, result: Any) -> Any:
+    """The result as an array of the library that `like` belongs to, where `like` names its library."""
     if kind_of(like) is not None or not hasattr(like, "__array_namespace__"):
         return result
     namespace = like.__array_namespace__()

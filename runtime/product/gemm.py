@@ -1,9 +1,9 @@
-"""One tuned kernel as a callable for arrays of NumPy, CuPy and torch, and how a store gives it."""
+"""Tuned kernels as callables for arrays of NumPy, CuPy and torch, loaded by a look-up in a store."""
 
 import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, Never, SupportsFloat
 
 from ...codegen.config import Config
@@ -16,72 +16,71 @@ from ...codegen.errors import (
     DeviceMismatchError,
     TilewrightError,
     check,
-    check_type,
 )
 from ...codegen.families import default_config
 from ...codegen.problem import Problem
 from ...codegen.render import render
 from ..check.verify import Verifier
-from ..device.detect import choose, open_device
 from ..device.protocol import Device, DeviceInfo, Launch
 from ..locks import Lock
-from ..store.found import Found, Ranking
+from ..store.lookup import LookupResult, Ranking
 from ..store.record import Record
 from ..store.store import Store
 from ..store.versions import versions_of
-from .arguments import by_columns, called, check_graphs, lds_of, refuse, turned
+from .arguments import called, check_graphs, laid_out, refuse
 from .arrays import KINDS, A, Copy, Kind, View, kind_of
 from .kernel import Kernel, prepare
-from .plan import Kept, Plan, Plans, first_call
-from .vendor import Handover, OwnKernel, VendorProduct, vendor_of
+from .plan import CallPlan, CallPlans, ReadyKernel, first_call
+from .vendor import OwnKernel, VendorFallback, VendorProduct, vendor_of
 
 
 class Gemm:
     """A tuned kernel as a callable: C = alpha * op(A) * op(B) + beta * C for one shape. `tilewright.load` gives it."""
 
-    def __init__(self, own: OwnKernel, handover: Handover | None, transposed: "Callable[[], Gemm]") -> None:
-        """`handover` says that the vendor's library is faster; where it is missing our kernel serves all the same.
-        `transposed` loads the kernel of the transposed problem, for an `out` that lies column by column."""
+    def __init__(self, own: OwnKernel, fallback: VendorFallback | None, transposed: "Callable[[], Gemm]") -> None:
+        """With a `fallback` the vendor's library serves, unless it is missing. `transposed` loads the kernel of the
+        transposed problem, for an `out` that lies column by column."""
         product: Kernel | VendorProduct | None = None
         self.vendor = ""
-        """What there is to say of the vendor's library: why it serves, or cannot where it should; else empty."""
-        if handover is not None:
+        """Reason why the vendor's library serves, or why it cannot although it is faster; else empty."""
+        if fallback is not None:
             try:
                 product = VendorProduct(own, vendor_of(own.device))
-                self.vendor = f"the vendor's library, by {handover.why}"
+                self.vendor = f"the vendor's library, by {fallback.why}"
             except DeviceError as error:
-                self.vendor = f"not the vendor's library, which is faster by {handover.why}: {error}"
-                handover = None
+                self.vendor = f"not the vendor's library, which is faster by {fallback.why}: {error}"
+                fallback = None
         if product is None:
             product = own.kernel
-        found, self._own = own.found, own
-        self._kept = Kept(product, found.origin == "exact")
+        looked_up, self._own = own.looked_up, own
+        self._ready = ReadyKernel(product, looked_up.origin == "exact")
         self._transposed: Gemm | None = None
         self._load_transposed = transposed
-        self._plans, self._lock = Plans(), Lock()
+        self._plans, self._lock = CallPlans(), Lock()
         self._plan_of = self._plans.find
         self.problem: Problem = own.problem
         """Shape, dtype and transposes it serves."""
-        self.config: Config = found.config
+        self.config: Config = looked_up.config
         """The variant; where the vendor's library serves, the one that stands by."""
-        self.origin = "vendor" if handover else found.origin
-        """Whence the config: `exact`, `predicted` or `default`; `vendor` where the vendor's library serves."""
-        self.expected_us = found.record.median_us if found.origin == "exact" and found.record else found.expected_us
-        """Microseconds that a product is expected to take: measured for exactly this one, or predicted; else None."""
-        self.regret = 1.0 if found.origin == "exact" else found.regret
-        """How many times the tuned kernel's time it takes at most, for nine of ten shapes; None where nobody knows."""
-        if handover:
-            self.expected_us, self.regret = handover.expected_us, handover.regret
+        exact = looked_up.origin == "exact"
+        self.origin = "vendor" if fallback else looked_up.origin
+        """Origin of the config: `exact`, `predicted` or `default`; `vendor` where the vendor's library serves."""
+        self.expected_us = looked_up.record.median_us if exact and looked_up.record else looked_up.expected_us
+        """Expected microseconds of a product: measured for exactly this one, or predicted; else None."""
+        self.regret = 1.0 if exact else looked_up.regret
+        """Largest ratio of a product's time to the tuned kernel's, for nine of ten shapes; None where it is unknown."""
+        if fallback:
+            self.expected_us, self.regret = fallback.expected_us, fallback.regret
         self.device: DeviceInfo = own.device.info
-        """Where it runs."""
-        self.found = found
-        """What the look-up gave."""
+        """The device that it runs on."""
+        self.found = looked_up
+        """Result of the look-up."""
         self.launch: Launch = product.launch
-        """Puts one product of operands that lie on the device on the current stream; nothing is checked."""
+        """Puts one product of operands on the device on the current stream; nothing is checked."""
 
     @property
     def kernel(self) -> Kernel:
-        """Our kernel, which stands by where the vendor's library serves. Raises CompileError or LaunchError."""
+        """Our kernel, also where the vendor's library serves. Raises CompileError or LaunchError."""
         return self._own.kernel
 
     @property
@@ -90,9 +89,9 @@ class Gemm:
         return render(self.problem, self.config, self.device).code
 
     def prepare(self, graphs: int = 1) -> None:
-        """Have memory ready for so many CUDA graphs, so that capturing the kernel allocates nothing.
+        """Make memory ready for `graphs` CUDA graphs, so that capturing the kernel allocates nothing.
 
-        Without it, each graph allocates what the kernel works in.
+        Without this call, each graph allocates the kernel's working memory.
 
         Args:
             graphs: number of graphs, from 0 to 65,536.
@@ -102,15 +101,14 @@ class Gemm:
             LaunchError: there is too little memory.
         """
         check_graphs(graphs)
-        with self._kept.kernel.device.entered():
-            self._kept.kernel.prepare_graphs(graphs)
+        with self._ready.kernel.device.entered():
+            self._ready.kernel.prepare_graphs(graphs)
 
     def emit(self, name: str | None = None, main: bool = False) -> Emitted:
-        """The kernel as files for a C or C++ project; `.write(folder)` of the result writes them. It is always one of
-        ours.
+        """Our kernel as files for a C or C++ project; `.write(folder)` of the result writes them.
 
         Args:
-            name: of the functions and files, `<name>.cu` and `<name>.h`; None for one that tells the product.
+            name: name of the functions and files, `<name>.cu` and `<name>.h`; None for a name made of the product.
             main: whether to add `<name>_main.cu`, a program that tests and times the kernel.
 
         Raises:
@@ -119,8 +117,8 @@ class Gemm:
         return emit(self.found.served(self.problem, self.device), name, Layout(main=main))
 
     def __repr__(self) -> str:
-        told = "; ".join(filter(None, (self.found.told, self.vendor)))
-        return f"<tilewright kernel for {self.problem} on {self.device.name}: {self.config} ({told})>"
+        origin = "; ".join(filter(None, (self.found.summary, self.vendor)))
+        return f"<tilewright kernel for {self.problem} on {self.device.name}: {self.config} ({origin})>"
 
     @called("the kernel of tilewright.load")
     def __call__(
@@ -129,13 +127,13 @@ class Gemm:
     ) -> A:  # fmt: skip
         """alpha * op(a) * op(b) + beta * out.
 
-        Where arrays lie on a GPU the work is put on the current stream of their library, and the call returns at once;
-        from the processor's memory they are copied to the kernel's GPU and the result out.
+        If the arrays lie on a GPU, the work is put on the current stream of their library, and the call returns at
+        once. Arrays in the processor's memory are copied to the kernel's GPU, and the result is copied back.
 
         Args:
             a: array of the problem's dtype as stored, m x k, or k x m if the kernel was loaded with trans_a; of NumPy,
                 CuPy or torch, or anything with `__cuda_array_interface__` or `__dlpack__`. Rows may be padded.
-            b: the same, k x n, or n x k with trans_b.
+            b: array of the same kind and dtype, k x n, or n x k with trans_b.
             out: m x n, written, row by row or column by column; with beta other than 0 it is C, and has to be given. In
                 one by columns the kernel of C^T = op(B)^T op(A)^T writes, which is loaded when it is first needed.
             alpha: factor of the product, a number or a 0-d array. With 0, a and b are not read. A 0-d array on a GPU is
@@ -169,65 +167,66 @@ class Gemm:
         if plan is not None and copy == "never":
             result = plan(a, b, out, alpha, beta)
         else:
-            result = first_call(a, b, out, alpha, beta, copy, plan, self._plan, cupy)
+            result = first_call(a, b, out, alpha, beta, copy, plan, self._plan)
         return result
 
-    def _plan(self, kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> Plan:
+    def _plan(self, kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> CallPlan:
         plan = self._plan_of(key)
-        if plan is not None:  # of copies, or of arrays of another kind
+        if plan is not None:  # there is one for the copies, or for arrays of another kind
             return plan
-        problem, kept, swapped = self.problem, self._kept, by_columns(self.problem, out)
-        if swapped and out is not None:
-            problem, a, b, out = problem.transposed, b, a, turned(out)
-        lds = lds_of(problem, a, b, out, swapped)
+        _, _, lds, swapped = laid_out(self.problem, a, b, out)
         if a.place not in ("host", self.device.selector):
             raise DeviceMismatchError(f"a, b and out are on {a.place}, the kernel on {self.device.selector}")
-        if swapped:
-            kept = self._kept_transposed(kind)
-        plan = Plan(kept, kind, a.place, lds, swapped=swapped)
+        ready = self._ready_transposed(kind) if swapped else self._ready
+        plan = CallPlan(ready, kind, a.place, lds, swapped=swapped)
         if key is not None:
             with self._lock.alone():
-                self._plans.keep(key, kept, plan)
+                self._plans.keep(key, ready, plan)
         return plan
 
-    def _kept_transposed(self, kind: Kind) -> Kept:
+    def _ready_transposed(self, kind: Kind) -> ReadyKernel:
         """The kernel of the transposed problem, loaded at its first use."""
-        device = self._kept.kernel.device
         with self._lock.alone():
             if self._transposed is None:
-                if not self.device.arch.is_host:
-                    index = int(self.device.selector.partition(":")[2])
-                    text = f"{self.problem.transposed} is not ready, and nothing is compiled while a graph is captured"
-                    remedy = "call the kernel once with such an `out` before"
-                    with device.entered():
-                        check(not device.capturing(kind.stream(index)), f"{text}: {remedy}", CaptureError)
+                remedy = "call the kernel once with such an `out` before"
+                refuse_capture(self._ready.kernel.device, kind, self.problem.transposed, remedy)
                 self._transposed = self._load_transposed()
-            return self._transposed._kept
+            return self._transposed._ready
 
 
-Sure = Callable[[Device, Problem, Store, Found], Found]
-"""What makes sure of a look-up that found no record of just this shape, by measuring."""
+def refuse_capture(device: Device, kind: Kind, problem: Problem, remedy: str) -> None:
+    """Raise CaptureError, as a kernel has to be compiled, where the current stream of an array library is captured."""
+    if device.info.arch.is_host:
+        return
+    with device.entered():
+        capturing = device.capturing(kind.stream(int(device.info.selector.partition(":")[2])))
+    text = f"{problem} is not ready, and nothing is compiled while a graph is captured"
+    check(not capturing, f"{text}: {remedy}", CaptureError)
+
+
+MeasureShape = Callable[[Device, Problem, Store, LookupResult], LookupResult]
+"""Measures a shape without a record, and returns the fastest kernel."""
 
 
 def load_on(
-    device: Device, problem: Problem, store: Store, ranking: Ranking, measure: Sure | None = None,
-    faster: Callable[[OwnKernel], Handover | None] | None = None,
+    device: Device, problem: Problem, store: Store, ranking: Ranking, measure: MeasureShape | None = None,
+    faster: Callable[[OwnKernel], VendorFallback | None] | None = None,
     loaded: Callable[[Kernel | VendorProduct], None] = lambda product: None,
 ) -> Gemm:  # fmt: skip
-    """The kernel that `Library.load` gives, on a device that is open; without `faster` one of ours. `loaded` is called
-    with each product that is loaded. Raises as `Library.load` does."""
-    found = store.lookup(device.info, problem, ranking)
-    if measure is not None and found.origin != "exact" and min(problem.m, problem.n, problem.k) > 0:
-        found = measure(device, problem, store, found)
-    own = OwnKernel(device, problem, found, partial(_checked, device, store))
+    """The kernel of `Library.load` on an open device; without `faster` it is one of ours. `loaded` is called with each
+    product that is loaded. Raises as `Library.load` does."""
+    looked_up = store.lookup(device.info, problem, ranking)
+    if measure is not None and looked_up.origin != "exact" and min(problem.m, problem.n, problem.k) > 0:
+        looked_up = measure(device, problem, store, looked_up)
+    own = OwnKernel(device, problem, looked_up, partial(_checked, device, store))
     transposed = partial(load_on, device, problem.transposed, store, ranking, measure, faster, loaded)
     gemm = Gemm(own, faster and faster(own), transposed)
-    loaded(gemm._kept.kernel)
+    loaded(gemm._ready.kernel)
     return gemm
 
 
 def _current(device: Device, record: Record) -> bool:
-    """Whether the record was made by today's versions: of the generator it is enough that it writes the same text."""
+    """Whether a record is of today's versions. Another version of the generator will do if it renders the same text."""
     today, then = (dict(versions) for versions in (versions_of(device.info, device.compiler), record.versions))
     if today == then:
         return True
@@ -239,17 +238,15 @@ def _current(device: Device, record: Record) -> bool:
         return False
 
 
-def _checked(device: Device, store: Store, found: Found) -> Found:
-    """A look-up whose record, if it has one, works with today's versions."""
-    if found.record is None or _current(device, found.record):
-        return found
-    return _rechecked(device, found, store)
+def _checked(device: Device, store: Store, looked_up: LookupResult) -> LookupResult:
+    """A look-up whose record, if it has one, works with today's versions.
 
-
-def _rechecked(device: Device, found: Found, store: Store) -> Found:
-    """The record if it still verifies, marked with today's versions; else the default config, with a warning."""
-    record = found.record
-    assert record is not None
+    A record of other versions is verified again and marked with today's; where it fails, the default config takes its
+    place, with a warning.
+    """
+    record = looked_up.record
+    if record is None or _current(device, record):
+        return looked_up
     try:
         with device.entered():  # another GPU may be the current one
             kernel = prepare(device, record.problem, record.config)
@@ -258,32 +255,13 @@ def _rechecked(device: Device, found: Found, store: Store) -> Found:
         reason = str(error)
     if reason:
         text = f"the tuned kernel for {record.problem} no longer works here ({reason}); using the default"
-        warnings.warn(text, stacklevel=7)
-        return Found(default_config(record.problem, device.info), "default")
+        warnings.warn(text, stacklevel=6)
+        return LookupResult(default_config(record.problem, device.info), "default")
     fresh = replace(record, versions=versions_of(device.info, device.compiler), digest=kernel.source.digest)
     try:
         if store.best(record.device, record.problem) == record:  # nobody tuned it meanwhile
             store.keep(fresh, replace=True)
     except TilewrightError as error:
-        warnings.warn(f"checked again, but not noted: {error}", stacklevel=7)
-        return found
-    return replace(found, record=fresh)
-
-
-def device_of(selector: str) -> Device:
-    """The device that auto, cuda, cuda:N or host selects, opened once. Raises DeviceError, ArgumentTypeError."""
-    check_type("device", selector, str, "auto, cuda, cuda:N or host")
-    return _opened(selector)
-
-
-@cache
-def _opened(selector: str) -> Device:
-    choice = choose(selector)
-    if choice.notice:
-        warnings.warn(choice.notice, stacklevel=5)
-    return open_device(choice.info) if choice.info.selector == selector else _opened(choice.info.selector)
-
-
-def cupy() -> Any:
-    """CuPy, for arrays on a GPU."""
-    return device_of("cuda").xp
+        warnings.warn(f"checked again, but not noted: {error}", stacklevel=6)
+        return looked_up
+    return replace(looked_up, record=fresh)

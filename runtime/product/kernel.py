@@ -1,4 +1,4 @@
-"""A compiled variant on a device, launched on matrices that lie in the device's memory."""
+"""Compiled variants on a device, launched on matrices in the device's memory."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,20 +21,20 @@ from .scratch import Scratch
 _NO_MAP = bytes(128)
 
 Run = Callable[[int, bool, int, int, int, float, float], None]
-"""A launch by stream, whether it is captured, addresses of A, B and C, alpha and beta."""
+"""A launch, called with a stream, whether it is captured, addresses of A, B and C, alpha and beta."""
 
 
 class Product:
-    """What makes the product of one problem on a device, in one way. Safe between threads."""
+    """A way to compute the product of one problem on a device. Safe between threads."""
 
     def __init__(self, device: Device, problem: Problem) -> None:
         self.device, self.problem = device, problem
         self._laid: dict[tuple[int, int, int], Run] = {}
 
     def launch(self, a: Operand, b: Operand, c: Operand, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Put C = alpha op(A) op(B) + beta C on the caller's current stream; everything it needs included.
+        """Put C = alpha op(A) op(B) + beta C on the caller's current stream, with the launches that prepare it.
 
-        The operands are as the problem says; nothing is checked here. Raises LaunchError.
+        The operands have the problem's shapes and transposes, which is not checked. Raises LaunchError.
         """
         key = a.ld, b.ld, c.ld
         run = self._laid.get(key)
@@ -44,11 +44,10 @@ class Product:
         run(stream, self.device.capturing(stream), a.pointer, b.pointer, c.pointer, alpha, beta)
 
     def laid(self, lda: int, ldb: int, ldc: int) -> Run:
-        """The product of matrices with these leading dimensions: called with a stream, whether that is captured into a
-        graph, addresses of A, B and C, alpha and beta.
+        """Return the launch for matrices with these leading dimensions, in elements.
 
-        The device must be the current one. Calling raises LaunchError, and CaptureError where a graph would need
-        memory or a kernel that is not there.
+        The device must be the current one in a launch. It raises LaunchError, and CaptureError where a graph would
+        need memory or a kernel that is not ready.
         """
         raise NotImplementedError
 
@@ -62,7 +61,7 @@ class Kernel(Product):
         self.fit, self.config = fit, config
         self.source = source
         self.binary = binary
-        # The launches of a product go together; what a forked child finds of one that was half-way goes.
+        # Launches of a product follow each other; a forked child frees the memory of an interrupted product.
         self._lock = Lock(self.release if device.info.arch.is_host else None)
         self._unaligned: Kernel | None = None
         self._scratch: Scratch | None = None
@@ -107,17 +106,17 @@ class Kernel(Product):
 
     def laid(self, lda: int, ldb: int, ldc: int) -> Run:
         if self._empty:
-            return lambda *given: None
+            return lambda *_: None
         return self._padded((lda, ldb, ldc)) if self._padding else Laid(self, (lda, ldb, ldc))
 
     def prepare_graphs(self, count: int) -> None:
-        """Have memory ready for so many graphs, so that capturing this kernel allocates nothing. Raises LaunchError."""
+        """Make memory ready for `count` graphs, so that capturing this kernel allocates nothing. Raises LaunchError."""
         if self._scratch:
             with self._lock.alone():
                 self._scratch.set_aside(count)
 
     def release(self) -> None:
-        """Free the memory that launches work in; graphs that it was captured in must not run any more."""
+        """Free the working memory; graphs that hold the kernel must not run any more."""
         if self._scratch:
             with self._lock.alone():
                 self._scratch.release()
@@ -126,14 +125,14 @@ class Kernel(Product):
 
     @property
     def nbytes(self) -> int:
-        """Device memory held: the machine code and what launches work in."""
+        """Bytes of device memory held: machine code and working memory."""
         unaligned = self._unaligned.nbytes if self._unaligned else 0
         scratch = self._scratch.nbytes if self._scratch else 0
         first = len(self.binary.preparation.image) if self.binary.preparation else 0
         return len(self.binary.image) + first + scratch + unaligned
 
     def unaligned(self, capturing: bool) -> "Kernel":
-        """The instance for operands that do not lie aligned, compiled when first needed: most callers' do."""
+        """The instance for operands that are not aligned, compiled at its first use. Raises CaptureError."""
         if self._unaligned is None:
             if capturing:
                 most = max(self._multiples)
@@ -143,21 +142,21 @@ class Kernel(Product):
         return self._unaligned
 
     def masks(self, *lds: int) -> tuple[int, ...]:
-        """Bits that must be 0 in the addresses of A, B and C, so that the kernel's vectors lie as they must."""
-        multiples = self._multiples if self._sizes[2] else (1, 1, self._multiples[2])  # nothing is read where k is 0
-        askew = any(ld * self.problem.dtype.size_bytes % multiple for ld, multiple in zip(lds, multiples))
-        return (-1, -1, -1) if askew else tuple(multiple - 1 for multiple in multiples)
+        """Bits that must be 0 in the addresses of A, B and C, so that the kernel's vectors are aligned."""
+        multiples = self._multiples if self._sizes[2] else (1, 1, self._multiples[2])  # A and B are not read with k = 0
+        unaligned = any(ld * self.problem.dtype.size_bytes % multiple for ld, multiple in zip(lds, multiples))
+        return (-1, -1, -1) if unaligned else tuple(multiple - 1 for multiple in multiples)
 
     def program(self, lds: tuple[int, int, int], reads: bool, adds: bool = True) -> Program:
-        """What is launched for a product with these leading dimensions; `reads` says whether A and B count in it, and
-        `adds` whether C does, which matters where it is copied."""
+        """The launches of a product with these leading dimensions; `reads` says whether A and B are read, as alpha is
+        not 0, and `adds` whether C is, as beta is not 0, which matters where C is copied."""
         (m, n, k), a, b, c = self._sizes, ("a", lds[0]), ("b", lds[1]), ("c", lds[2])
         steps, maps, no_maps = list[Step](), dict[str, Maps](), [_NO_MAP] * len(self._boxes)
         stored, dtype = [self.problem.stored_a, self.problem.stored_b], self.problem.dtype
-        reads, given = reads and k > 0, (a, b, c)
+        reads, matrices = reads and k > 0, (a, b, c)
         if self._padding:
             a, b, c = self._padding.copies
-            steps += self._padding.before(given, reads, adds)
+            steps += self._padding.before(matrices, reads, adds)
         if self._packing and reads:
             stored = self._packing.shapes(*stored)
             step, (a, b) = self._packing.step(a, b)
@@ -168,16 +167,16 @@ class Kernel(Product):
             rows, cols = shape
             made = partial(self.device.tensor_map, rows=rows, cols=cols, ld=ld, dtype=dtype, box=box)
             maps[f"map of {name}"] = Maps(name, made)
-        k = k if reads or not self._padding else 0  # what was not copied is not read, not even to be multiplied by 0
+        k = k if reads or not self._padding else 0  # copies that were not filled are not read
         values = [*a, *b, *c, m, n, k, "alpha", "beta", *self._more, *(maps or no_maps)]
         values += self._splitting.names if self._splitting else ()
         steps.append((self._main, values))
         if self._padding:
-            steps.append(self._padding.after(c, given[2]))
+            steps.append(self._padding.after(c, matrices[2]))
         return Program.of(self._lock, self._scratch.at if self._scratch else None, self._names, maps, steps)
 
     def _padded(self, lds: tuple[int, int, int]) -> Run:
-        """The product of copies in sizes that the tiles divide."""
+        """The launch for operands that are copied to sizes that the tiles divide."""
         either = True, False
         programs = {(reads, adds): self.program(lds, reads, adds) for reads in either for adds in either}
 
@@ -188,32 +187,32 @@ class Kernel(Product):
 
 
 class Laid:
-    """A kernel for matrices with certain leading dimensions. Called as `Product.laid` says."""
+    """A kernel for matrices with certain leading dimensions: a Run."""
 
-    __slots__ = ("_askew", "_idle", "_kernel", "_lds", "masks", "program")
+    __slots__ = ("_idle", "_kernel", "_lds", "_unaligned", "masks", "program")
 
     def __init__(self, kernel: Kernel, lds: tuple[int, int, int]) -> None:
         self._kernel, self._lds = kernel, lds
-        self._askew: Run | None = None
+        self._unaligned: Run | None = None
         self.masks = kernel.masks(*lds)
-        """Bits of the addresses of A, B and C that are not 0 where another kernel has to serve."""
+        """Bits of the addresses of A, B and C that must be 0; else the unaligned instance serves."""
         self.program = kernel.program(lds, True)
-        """What is launched for all else, but for alpha = 0."""
+        """Launches for aligned operands and every alpha but 0."""
         self._idle = kernel.program(lds, False)
 
     def __call__(self, stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
         mask_a, mask_b, mask_c = self.masks
         if a & mask_a or b & mask_b or c & mask_c:
-            if self._askew is None:
-                self._askew = self._kernel.unaligned(capturing).laid(*self._lds)
-            self._askew(stream, capturing, a, b, c, alpha, beta)
+            if self._unaligned is None:
+                self._unaligned = self._kernel.unaligned(capturing).laid(*self._lds)
+            self._unaligned(stream, capturing, a, b, c, alpha, beta)
         else:
             (self.program if alpha != 0 else self._idle)(stream, capturing, a, b, c, alpha, beta)
 
 
 def prepare(device: Device, problem: Problem, config: Config, aligned: bool = True) -> Kernel:
-    """Render, compile (or find in the cache) and load one variant: its instance for operands that are `aligned`, as the
-    rows of the problem allow, or for any others.
+    """Render, compile (or find in the cache) and load one variant: its instance for operands that are `aligned` as far
+    as the problem's rows allow, or for any operands.
 
     Raises ConfigError, CompileError, DeviceError or LaunchError.
     """

@@ -14,7 +14,6 @@ from ...codegen.emit import Layout, emit
 from ...codegen.emitted import Emitted
 from ...codegen.errors import (
     ArgumentTypeError,
-    CaptureError,
     DeviceError,
     DeviceMismatchError,
     NotInMemoryError,
@@ -25,53 +24,54 @@ from ...codegen.errors import (
 from ...codegen.families import parse
 from ...codegen.problem import DTypeLike, GradeLike, Problem, Shape, Sizes, Trans
 from .. import settings
+from ..device.detect import device_of
 from ..device.known import of_arch, typical
 from ..device.protocol import Device, DeviceInfo, DeviceName, Operand
 from ..locks import Lock
-from ..store.found import Found, Ranking
+from ..store.lookup import LookupResult, Ranking
 from ..store.store import Store
-from .arguments import asked, by_columns, called, check_graphs, lds_of, number, refuse, turned
+from .arguments import called, check_graphs, laid_out, number, problem_of, refuse, transpose_of
 from .arrays import KINDS, A, Copy, Kind, View, kind_of
-from .gemm import Gemm, Sure, cupy, device_of, load_on
+from .gemm import Gemm, MeasureShape, load_on, refuse_capture
 from .kernel import Kernel
-from .plan import Kept, Plan, Plans, first_call
-from .vendor import Faster, Handover, Operands, OwnKernel, VendorProduct, started
+from .plan import CallPlan, CallPlans, ReadyKernel, first_call
+from .vendor import Faster, Operands, OwnKernel, VendorFallback, VendorProduct, started
 
 _SECONDS = 2.0
-"""Spent on measuring a shape at its first use."""
+"""Seconds spent on measuring a shape at its first use."""
 _MAX_KERNELS = 256
-"""Kernels that `matmul` keeps ready; each holds a library or module open, so past this the least used goes."""
+"""Most kernels that `matmul` keeps ready, as each holds a library or module open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the library holds on the devices."""
+    """Memory that the library holds on the devices."""
 
     kernels: int
-    """Kernels that are loaded, those of `load` that are in use among them."""
+    """Number of loaded kernels, including those of `load` that are in use."""
     bytes: int
-    """Their machine code and the memory that their launches work in."""
+    """Bytes of machine code and of the memory that launches work in."""
 
 
-Measure = Callable[[Device, Problem, Store, Found, float], Found]
-"""What measures a shape that was not tuned, for so many seconds."""
-
+Measure = Callable[[Device, Problem, Store, LookupResult, float], LookupResult]
+"""Measures a shape that was not tuned, for a number of seconds."""
 
 Differentiable = Callable[[Any, Any, Any, Any, Any], Any]
 """Multiplies tensors that autograd, a transform or a trace must see: a, b, alpha, accuracy and vendor."""
 
 
 class Library:
-    """`load` and `matmul`, with what decides for shapes that were not tuned. Keeps the kernels of `matmul` ready."""
+    """`load` and `matmul`, and the functions that choose kernels for shapes that were not tuned. Keeps the kernels of
+    `matmul` ready."""
 
     def __init__(self, ranking: Ranking, measure: Measure, differentiable: Differentiable, faster: Faster) -> None:
         """`differentiable` multiplies tensors that torch's autograd tracks."""
         self._ranking, self._measure, self._differentiable, self._faster = ranking, measure, differentiable, faster
-        self._kernels: dict[tuple[Problem, tuple[str, str]], Kept] = {}
-        """Kept kernels by problem, and by the selector of their device and `auto` or `never`."""
-        self._in_graphs: list[Kept] = []
-        """Those that graphs hold, and that others have taken the place of."""
-        self._plans = Plans()
+        self._kernels: dict[tuple[Problem, tuple[str, str]], ReadyKernel] = {}
+        """Kernels by problem, and by the selector of their device and `auto` or `never`."""
+        self._in_graphs: list[ReadyKernel] = []
+        """Kernels that graphs hold, and that measured ones have replaced."""
+        self._plans = CallPlans()
         self._loaded: weakref.WeakSet[Kernel | VendorProduct] = weakref.WeakSet()
         self._lock = Lock()
 
@@ -95,13 +95,13 @@ class Library:
         m: SupportsIndex | None = None,
         **unknown: Never,
     ) -> Gemm:
-        """The kernel that the store holds for a shape, ready to be called: `load("1024x768x512")`.
+        """Load the store's kernel for a shape, ready to be called: `load("1024x768x512")`.
 
-        Its config is the one tuned for just this shape (`.origin` is `exact`), else `predicted`: that of a near one,
-        else on a GPU what is expected by what was measured for other shapes, else that of the nearest; else it is the
-        `default`. Where the vendor's library is faster, it serves (`vendor`). A record of another
-        driver or compiler, or whose text the generator writes otherwise now, is checked against the reference first. A
-        CUDA graph in which the kernel was captured needs it: keep it as long.
+        Its config is the one tuned for exactly this shape (`.origin` is `exact`), else `predicted`: the config of a
+        near shape, else on a GPU the one that a model of measurements for other shapes expects to be the fastest, else
+        the config of the nearest shape; else it is the `default`. If the vendor's library is faster, it serves
+        (`vendor`). A record of another driver or compiler, or of another text of the kernel, is verified against the
+        reference first. A CUDA graph in which the kernel was captured needs the kernel: keep it as long.
 
         Args:
             shape: "1024x768x512" (M x N x K), "1024" for a cube, (m, n, k), or a Problem, which has dtype, transposes
@@ -119,7 +119,7 @@ class Library:
             first_use: `measure` has some likely kernels compiled, verified and timed where the shape was not tuned,
                 and keeps the fastest in the store; the caller waits. `predict` does not. None for what
                 TILEWRIGHT_FIRST_USE says, else `predict`.
-            seconds: about how long that may take.
+            seconds: about how long measuring may take.
             vendor: `auto` hands the product to the vendor's library where that is faster than our kernel: to a GPU's
                 where a record says so, or without one timing both for some milliseconds, and on the processor to NumPy
                 unless just this shape was tuned there. `never` does not. None for what TILEWRIGHT_VENDOR says, else
@@ -127,7 +127,7 @@ class Library:
             m: rows of C, in place of `shape`, where n and k are given too.
 
         Raises:
-            ArgumentTypeError: what is no shape, a dimension that is no integer, another dtype, an unknown argument.
+            ArgumentTypeError: `shape` is no shape, a dimension that is no integer, another dtype, an unknown argument.
             ShapeError: a text that is no shape, a dimension below 0 or above 2^31 - 1.
             ConfigError: an unknown first_use or vendor, seconds that are not positive, an accuracy that the dtype does
                 not have, a shape that no kernel serves, arguments that contradict each other.
@@ -139,12 +139,12 @@ class Library:
         problem = Problem.parse(_one_shape(shape, m, n, k), dtype, trans, accuracy, trans_a=trans_a, trans_b=trans_b)
         opened = device_of(device)
         measure = self._first_use(first_use, seconds)
-        beside = self._beside(_vendor(vendor))
+        beside = self._beside(settings.vendor(vendor))
         records = Store(check_path("store", store))
         return load_on(opened, problem, records, self._ranking, measure, beside, self._note)
 
     def _note(self, product: Kernel | VendorProduct) -> None:
-        """Count a product among those that are loaded."""
+        """Add a product to the loaded ones."""
         with self._lock.alone():
             self._loaded.add(product)
 
@@ -156,9 +156,9 @@ class Library:
     ) -> A:  # fmt: skip
         """alpha * a @ b + beta * out by the tuned kernel for these shapes, which is looked up and compiled once.
 
-        Arrays on a GPU are worked on there, on the current stream of their library. Views with padded rows and
-        transposed views are used where they lie; for an `out` by columns the kernel of C^T = B^T A^T runs. torch's
-        autograd, transforms and traces see a product of their tensors.
+        Products of arrays on a GPU run there, on the current stream of their library. Views with padded rows and
+        transposed views are used in place; for an `out` by columns the kernel of C^T = B^T A^T runs. torch's autograd,
+        transforms and traces record products of their tensors.
 
         Args:
             a: m x k, float32 or float64, of NumPy, CuPy or torch, or anything with `__cuda_array_interface__` or
@@ -177,7 +177,7 @@ class Library:
             `out` if given, else a new array of a's kind, m x n, row by row.
 
         Raises:
-            TilewrightError: those that calling a loaded kernel and `tilewright.load` raise.
+            TilewrightError: every error of calling a loaded kernel and of `tilewright.load`.
         """
         if more or unknown:
             refuse(Library.matmul, more, unknown)
@@ -205,28 +205,25 @@ class Library:
         self, a: Any, b: Any, out: Any, alpha: SupportsFloat, beta: SupportsFloat, accuracy: str,
         device: str | None, copy: str, vendor: str | None = None, track: bool = False,
     ) -> Any:  # fmt: skip
-        """What `matmul` does; without `track` autograd does not see it."""
-        for name, given in (("device", device), ("accuracy", accuracy), ("vendor", vendor)):
-            check(isinstance(given, Hashable), f"{name} must be text, got {given!r}", ArgumentTypeError)
+        """The product of `matmul`; without `track` autograd does not record it."""
+        for name, value in (("device", device), ("accuracy", accuracy), ("vendor", vendor)):
+            check(isinstance(value, Hashable), f"{name} must be text, got {value!r}", ArgumentTypeError)
         kind = kind_of(a)
         key = None if kind is None else kind.key(a, b, out)
         if track and kind is not None and key is not None and kind.tracked(a, b, out):
             return self._tracked(a, b, out, alpha, beta, accuracy, device, vendor)
         plan = None if key is None else self._plans.find((device, accuracy, vendor, key))
 
-        def planned(kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> Plan:
+        def make_plan(kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> CallPlan:
             plan = None if key is None else self._plans.find((device, accuracy, vendor, key))
-            if plan is not None:  # of copies, or of arrays of another kind
+            if plan is not None:  # there is one for the copies, or for arrays of another kind
                 return plan
-            problem = asked(a, b, accuracy)
+            problem = problem_of(a, b, accuracy)
             trans = problem.trans_a, problem.trans_b
-            stored = [turned(view) if trans else view for view, trans in zip((a, b), trans)]
-            swapped = by_columns(problem, out)
-            if swapped and out is not None:
-                problem, out = problem.transposed, turned(out)
-                trans, stored = trans[::-1], stored[::-1]
-            lds = lds_of(problem, stored[0], stored[1], out, swapped)
-            where = _selector(a.place, device), _vendor(vendor)
+            stored_a, stored_b = (transpose_of(view) if trans else view for view, trans in zip((a, b), trans))
+            problem, stored, lds, swapped = laid_out(problem, stored_a, stored_b, out)
+            trans = trans[::-1] if swapped else trans
+            where = _selector(a.place, device), settings.vendor(vendor)
 
             def operands() -> Operands:
                 c = kind.empty(like, problem.m, problem.n)
@@ -237,14 +234,14 @@ class Library:
                 )
                 return Operands(each, kind.stream(int(a.place.partition(":")[2])))
 
-            kept = self._kept(problem, where, kind, operands=None if a.place == "host" else operands)
-            plan = Plan(kept, kind, a.place, lds, trans, swapped)
+            ready = self._ready(problem, where, kind, operands=None if a.place == "host" else operands)
+            plan = CallPlan(ready, kind, a.place, lds, trans, swapped)
             with self._lock.alone():
-                if key is not None and self._kernels.get((problem, where)) is kept:  # not gone by now
-                    self._plans.keep((device, accuracy, vendor, key), kept, plan)
+                if key is not None and self._kernels.get((problem, where)) is ready:  # not removed meanwhile
+                    self._plans.keep((device, accuracy, vendor, key), ready, plan)
             return plan
 
-        return first_call(a, b, out, alpha, beta, copy, plan, planned, cupy, transposes=True)
+        return first_call(a, b, out, alpha, beta, copy, plan, make_plan, transposes=True)
 
     @called("tilewright.prepare")
     def prepare(
@@ -276,13 +273,13 @@ class Library:
             device: auto, cuda, cuda:N or host.
             graphs: number of graphs, from 0 to 65,536, for which memory is set aside. A kernel that needs memory to
                 work in gets a set for each, held until `clear`; further graphs allocate theirs.
-            measure: whether shapes that were not tuned are measured, as by `load` with first_use="measure", those that
-                were used before among them.
-            seconds: about how long that may take for each.
+            measure: whether shapes that were not tuned are measured, as by `load` with first_use="measure", also if
+                they were used before.
+            seconds: about how long measuring may take for each shape.
             vendor: auto or never, as for `load`, and as `matmul` will be called.
 
         Raises:
-            TilewrightError: those that `tilewright.load` raises.
+            TilewrightError: every error of `tilewright.load`.
         """
         if unknown:
             refuse(Library.prepare, (), unknown)
@@ -291,11 +288,11 @@ class Library:
         )
         check_graphs(graphs)
         opened = device_of(device)
-        where = opened.info.selector, _vendor(vendor)
+        where = opened.info.selector, settings.vendor(vendor)
         for problem in problems:
             first_use = self._first_use("measure" if measure else None, seconds)
             with opened.entered():
-                self._kept(problem, where, None, first_use).kernel.prepare_graphs(graphs)
+                self._ready(problem, where, None, first_use).kernel.prepare_graphs(graphs)
 
     @called("tilewright.emit")
     def emit(
@@ -319,13 +316,12 @@ class Library:
         """The kernels of some shapes as `<name>.cu` and `<name>.h`, with what else `layout` asks for:
         `emit("1024x768x512", arch="sm_90a").write(folder)`.
 
-        The functions have C linkage and serve every shape: the one that a kernel was chosen for by it, others by that
-        of the nearest.
+        The functions have C linkage and serve every shape: the kernel that was chosen for the nearest shape runs.
 
         Args:
             served: one shape or a sequence of them, each "1024x768x512", "1024" for a cube, (m, n, k), a Problem, or a
                 Served, which has a kernel and an architecture of its own. The store gives the kernels of the others.
-            name: of the functions and files; None for one that tells the product: `gemm_f32_nn_1024x768x512`.
+            name: name of the functions and files; None for a name made of the product: `gemm_f32_nn_1024x768x512`.
             layout: which files to make; None for these two.
             options: more of the command that writes the files again, for their banner.
             dtype: as for `load`.
@@ -346,7 +342,7 @@ class Library:
             ConfigError: a name that C, C++, the C library, other systems or the files themselves use; a config that
                 cannot serve its problem, or that was chosen for the processor; a shape that comes twice; arguments that
                 contradict each other.
-            ArgumentTypeError, ShapeError: arguments of other types, what is no shape.
+            ArgumentTypeError, ShapeError: arguments of other types, a `served` that is no shape.
             DeviceError: there is no GPU here, and `arch` names none.
         """
         if more or unknown:
@@ -383,10 +379,10 @@ class Library:
         self, a: Any, b: Any, out: Any, alpha: SupportsFloat, beta: SupportsFloat, accuracy: str,
         device: str | None, vendor: str | None,
     ) -> Any:  # fmt: skip
-        """A product that torch's autograd, transforms and traces know of."""
+        """A product that torch's autograd, transforms and traces record."""
         text = "autograd tracks a, b or out, or this is traced: leave out and beta away, or use torch.no_grad()"
         check(out is None and number("beta", beta) == 0, text, ArgumentTypeError)
-        if device is not None:  # which the op does not take
+        if device is not None:  # the op takes no device
             place = KINDS[type(a)].place(a)
             default = _selector(place, None)
             reason = "autograd tracks a or b, or this is traced"
@@ -396,10 +392,10 @@ class Library:
 
     @called("tilewright.memory")
     def memory(self) -> Memory:
-        """What the kernels of `matmul`, `prepare` and `load` hold on their devices."""
+        """Memory that the kernels of `matmul`, `prepare` and `load` hold on their devices."""
         with self._lock.alone():
             kernels = list(self._loaded)
-        return Memory(len(kernels), sum(held.nbytes for held in (*kernels, *started())))
+        return Memory(len(kernels), sum(each.nbytes for each in (*kernels, *started())))
 
     @called("tilewright.clear")
     def clear(self) -> None:
@@ -410,77 +406,68 @@ class Library:
         with self._lock.alone():
             self._kernels.clear()
             self._in_graphs.clear()
-            self._plans = Plans()
+            self._plans = CallPlans()
             loaded = list(self._loaded)
-        for held in (*loaded, *started()):
-            held.release()
+        for each in (*loaded, *started()):
+            each.release()
 
-    def _first_use(self, asked: str | None, seconds: float) -> Sure | None:
-        """What measures a shape that was not tuned, None where that is not asked for."""
-        chosen = settings.first_use() if asked is None else asked
-        known = " or ".join(map(repr, settings.FIRST_USES))
-        check(chosen in settings.FIRST_USES, f"first_use must be {known}, got {chosen!r}")
+    def _first_use(self, first_use: str | None, seconds: float) -> MeasureShape | None:
+        """The function that measures a shape that was not tuned, None for `predict`."""
+        chosen = settings.first_use(first_use)
         check_type("seconds", seconds, (int, float), "a number")
         check(0 < seconds < 1e9, f"seconds must be positive and below 10^9, got {seconds}")
-
-        def measure(device: Device, problem: Problem, store: Store, found: Found) -> Found:
-            return self._measure(device, problem, store, found, seconds)
-
-        return measure if chosen == "measure" else None
+        if chosen != "measure":
+            return None
+        return lambda device, problem, store, looked_up: self._measure(device, problem, store, looked_up, seconds)
 
     def _beside(
         self, vendor: str, operands: Callable[[], Operands] | None = None
-    ) -> Callable[[OwnKernel], Handover | None] | None:
-        """What tells whether the vendor's library serves, None where it must not."""
+    ) -> Callable[[OwnKernel], VendorFallback | None] | None:
+        """The function that decides whether the vendor's library serves, None where it must not."""
         return (lambda own: self._faster(own, operands)) if vendor == "auto" else None
 
-    def _kept(
-        self, problem: Problem, where: tuple[str, str], kind: Kind | None, measure: Sure | None = None,
+    def _ready(
+        self, problem: Problem, where: tuple[str, str], kind: Kind | None, measure: MeasureShape | None = None,
         operands: Callable[[], Operands] | None = None,
-    ) -> Kept:  # fmt: skip
-        def enough(kept: Kept) -> bool:
-            return measure is None or kept.tuned or min(problem.m, problem.n, problem.k) == 0
+    ) -> ReadyKernel:  # fmt: skip
+        """The kernel for a problem, which is loaded if it is missing, or if it has to be measured and was not."""
 
-        found = self._kernels.get((problem, where))
-        if found is None or not enough(found):
-            with self._lock.alone():
-                before = found = self._kernels.get((problem, where))
-                if found is None or not enough(found):
-                    found = self._kernels[problem, where] = self._new(problem, *where, kind, measure, operands)
-                    if before is not None:  # measured now
-                        self._plans.drop(before)
-                        self._in_graphs += [before] * before.captured
-        return found
+        def loaded() -> ReadyKernel | None:
+            ready = self._kernels.get((problem, where))
+            enough = measure is None or min(problem.m, problem.n, problem.k) == 0
+            return ready if ready is not None and (enough or ready.tuned) else None
+
+        ready = loaded()
+        if ready is not None:
+            return ready
+        with self._lock.alone():
+            ready = loaded()  # another thread may have loaded it meanwhile
+            if ready is None:
+                unmeasured = self._kernels.get((problem, where))
+                ready = self._kernels[problem, where] = self._new(problem, *where, kind, measure, operands)
+                if unmeasured is not None:
+                    self._plans.drop(unmeasured)
+                    self._in_graphs += [unmeasured] * unmeasured.captured
+            return ready
 
     def _new(
-        self, problem: Problem, selector: str, vendor: str, kind: Kind | None, measure: Sure | None,
+        self, problem: Problem, selector: str, vendor: str, kind: Kind | None, measure: MeasureShape | None,
         operands: Callable[[], Operands] | None,
-    ) -> Kept:  # fmt: skip
+    ) -> ReadyKernel:  # fmt: skip
         device = device_of(selector)
-        if kind is not None and not device.info.arch.is_host:
-            with device.entered():
-                capturing = device.capturing(kind.stream(int(device.info.selector.partition(":")[2])))
-            text = f"{problem} is not ready, and nothing is compiled while a graph is captured"
-            check(not capturing, f"{text}: call tilewright.prepare('{problem.shape}', ...) before", CaptureError)
+        if kind is not None:
+            refuse_capture(device, kind, problem, f"call tilewright.prepare('{problem.shape}', ...) before")
         measure = measure or self._first_use(None, _SECONDS)
         beside = self._beside(vendor, operands)
-        kept = load_on(device, problem, Store(), self._ranking, measure, beside, self._loaded.add)._kept
+        ready = load_on(device, problem, Store(), self._ranking, measure, beside, self._loaded.add)._ready
         free = [key for key, each in self._kernels.items() if not each.captured]
         if len(self._kernels) >= _MAX_KERNELS and free:
             self._plans.drop(self._kernels.pop(min(free, key=lambda key: self._kernels[key].used)))
-        return kept
-
-
-def _vendor(asked: str | None) -> str:
-    """Whether products may go to the vendor's library: `auto` or `never`. Raises ConfigError."""
-    chosen = settings.vendor() if asked is None else asked
-    known = " or ".join(map(repr, settings.VENDORS))
-    check(chosen in settings.VENDORS, f"vendor must be {known}, got {chosen!r}")
-    return chosen
+        return ready
 
 
 def _selector(place: str, device: str | None) -> str:
-    """That of the device which `prepare` would use too, whatever it was called: `host` or `cuda:N`."""
+    """Selector of the device for arrays in a memory, `host` or `cuda:N`, as `prepare` spells it."""
     if place == "host":
         return device_of("auto" if device is None else device).info.selector
     if device not in (None, "auto", place) and not (device == "cuda" and place == "cuda:0"):
@@ -492,8 +479,8 @@ def _one_shape(shape: Any, m: Any, n: Any, k: Any) -> Any:
     """The shape that `load` is called with, as one argument or three numbers. Raises ArgumentTypeError, ConfigError."""
 
     def words(sizes: dict[str, Any]) -> str:
-        said = ", ".join(f"{name}={value!r}" for name, value in sizes.items() if value is not None)
-        return f" beside {said}" * bool(said)
+        text = ", ".join(f"{name}={value!r}" for name, value in sizes.items() if value is not None)
+        return f" beside {text}" * bool(text)
 
     remedy = "pass one shape, such as '1024x768x512', or all of m, n and k"
     if isinstance(shape, str | Problem | Sequence) or (shape is not None and m is not None):
@@ -507,7 +494,7 @@ def _one_shape(shape: Any, m: Any, n: Any, k: Any) -> Any:
 
 
 def _each(served: Any) -> Iterator[Any]:
-    """The shapes of one argument, which may be one shape or a sequence of them."""
+    """The shapes of an argument, which may be one shape or a sequence of them."""
     one = isinstance(served, str | Served | Problem) or not isinstance(served, Sequence)
     if one or (served and not any(isinstance(each, str | Served | Problem | Sequence) for each in served)):
         yield served  # three numbers are one shape
@@ -516,13 +503,13 @@ def _each(served: Any) -> Iterator[Any]:
 
 
 def _name(value: Any) -> str:
-    """An Arch by its name, and a Config as text."""
+    """Text for an Arch or a Config."""
     return value.name if isinstance(value, Arch) else str(value)
 
 
 def _quoted(path: Path) -> str:
-    """A path for the shell, in a comment of C."""
-    import shlex  # for files alone
+    """A path quoted for the shell, in a comment of C."""
+    import shlex  # only emitted files need it
 
     return "".join(letter if letter.isprintable() else "?" for letter in shlex.quote(path.as_posix()))
 
@@ -535,5 +522,5 @@ def _target(arch: Arch | None, device: str, records: Store) -> DeviceInfo:
         check(not info.arch.is_host, f"device is {device!r}, and there is no GPU to emit for: {remedy}", DeviceError)
         return info
     check(not arch.is_host, "arch must be a GPU's, got 'host': kernels for the processor are not emitted")
-    having = of_arch(arch, Counter(record.device for record in records.records()))
-    return having[0] if having else typical(arch)
+    recorded = of_arch(arch, Counter(record.device for record in records.records()))
+    return recorded[0] if recorded else typical(arch)

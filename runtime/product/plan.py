@@ -1,4 +1,4 @@
-"""What is left to do of a call once its shapes, strides and types were seen before: addresses, factors, a launch."""
+"""CallPlans of calls: the work that remains for arrays whose shapes, strides and types were checked before."""
 
 import itertools
 import math
@@ -8,87 +8,84 @@ from typing import Any
 from ...codegen.errors import ArgumentTypeError, DeviceMismatchError, LayoutError, ShapeError, check
 from ...codegen.problem import DType
 from ..device import launcher
-from .arguments import check_apart, check_written, leading, names_of, number, transposed, turned
-from .arrays import Kind, View, adopted, kind_of, returned
+from .arguments import check_apart, check_start, check_written, is_transposed, leading, names_of, number, transpose_of
+from .arrays import Kind, View, as_array, in_library_of, kind_of
 from .kernel import Kernel, Laid
 from .vendor import LaidVendor, VendorProduct
 
 _MAX_PLANS = 64
-"""Plans kept for one kernel: layouts of arrays that it was called with."""
+"""Most plans of one kernel, each for one layout of its arrays."""
 
 _turn = itertools.count().__next__
 
 
-class Kept:
-    """A kernel that is kept ready, and how it was used."""
+class ReadyKernel:
+    """A loaded kernel that calls can use, and its last use."""
 
     __slots__ = ("captured", "kernel", "tuned", "used")
 
     def __init__(self, kernel: Kernel | VendorProduct, tuned: bool = False) -> None:
         self.kernel = kernel
         self.tuned = tuned
-        """Whether there is a record of just its shape."""
+        """Whether there is a record of exactly its shape."""
         self.captured = False
-        """Whether a graph holds it: it must then stay loaded."""
+        """Whether a graph holds the kernel, which must then stay loaded."""
         self.touch()
 
     def touch(self) -> None:
-        """Note that it is used now."""
+        """Note that the kernel is used now."""
         self.used = _turn()
-        """Of all that are kept, the least was used longest ago."""
+        """Turn of the last use: the kernel with the lowest one is the least recently used."""
 
 
-class Plan:
-    """One kernel for arrays of one kind, with one layout."""
+class CallPlan:
+    """Plan for calls of one kernel with arrays of one kind and one layout."""
 
     __slots__ = (
-        "_device", "_index", "_kept", "_kind", "_lds", "_least", "_odd", "_pointer", "_run", "_size", "_span_a",
-        "_span_b", "_span_c", "_stream", "_swapped", "_turned", "tracks",
+        "_device", "_index", "_kind", "_lds", "_least", "_odd", "_pointer", "_ready", "_run", "_size", "_span_a",
+        "_span_b", "_span_c", "_stream", "_swapped", "_transposed", "tracks",
     )  # fmt: skip
 
     def __init__(
-        self, kept: Kept, kind: Kind, place: str, lds: tuple[int, int, int],
-        turned: tuple[bool, bool] = (False, False), swapped: bool = False,
+        self, ready: ReadyKernel, kind: Kind, place: str, lds: tuple[int, int, int],
+        transposed: tuple[bool, bool] = (False, False), swapped: bool = False,
     ) -> None:  # fmt: skip
-        """`turned` says whether A and B of the kernel come as the transposes of what is stored. With `swapped` the
+        """`transposed` says whether A and B of the kernel come as the transposes of what is stored. With `swapped` the
         kernel computes the transpose of the caller's product: its A is `b`, its B is `a`, and its C `out` transposed.
         """
-        kernel = kept.kernel
+        kernel = ready.kernel
         self.tracks = kind.tracked if kind.autograd else None
-        """Whether autograd would have to know of a product of three arrays; None where it never has."""
-        self._kept, self._kind, self._device = kept, kind, kernel.device
+        """Tells whether autograd has to record a product of three arrays; None for arrays without autograd."""
+        self._ready, self._kind, self._device = ready, kind, kernel.device
         self._run, self._pointer, self._stream = kernel.laid(*lds), kind.pointer, kind.stream
         self._index = None if place == "host" else int(place.partition(":")[2])
         """Number of the arrays' GPU, None for the processor's memory."""
-        self._turned, self._swapped = turned, swapped
+        self._transposed, self._swapped = transposed, swapped
         problem, self._size, self._lds = kernel.problem, kernel.problem.dtype.size_bytes, lds
         self._odd = self._size - 1
         self._least = 0.0 if problem.dtype is DType.DOUBLE else problem.dtype.smallest_subnormal
-        """A factor nearer to 0 than this one is rounded to this one and never to 0, with which C or A and B would not
-        count."""
+        """Least magnitude of a factor other than 0: a smaller one is rounded to it and not to 0, by which C or A and B
+        would be left out."""
         shapes = problem.stored_a, problem.stored_b, (problem.m, problem.n)
         self._span_a, self._span_b, self._span_c = (
             ((rows - 1) * ld + cols) * self._size if rows and cols else 0 for (rows, cols), ld in zip(shapes, lds)
         )
 
-    def quick(self) -> "Plan":
-        """The same, with the usual call in C where that can be had and the arrays lie on a GPU."""
-        laid = self._run
-        if self._index is None or not isinstance(laid, Laid | LaidVendor):
-            return self
-        extension = launcher.module()
-        if extension is None:
+    def quick(self) -> "CallPlan":
+        """The plan with its usual call in C, where the extension is loaded and the arrays lie on a GPU."""
+        laid, extension = self._run, None if self._index is None else launcher.module()
+        if extension is None or not isinstance(laid, Laid | LaidVendor):
             return self
         device, program = self._device, laid.program.exchanged() if self._swapped else laid.program
         lock = program.lock
         turns = (lock.held, lock.acquire, lock.release) if program.shared else (None, None, None)
-        asked = device.current, self._index, self._stream, device.capturing, self._pointer
-        told = self._kept.touch, None if self.tracks is None else self._kind.wrote
+        place = device.current, self._index, self._stream, device.capturing, self._pointer
+        after = self._ready.touch, None if self.tracks is None else self._kind.wrote
         work = *turns, program.addresses, program.maps, program.constants, program.steps
         order = (1, 0, 2) if self._swapped else (0, 1, 2)
         spans = self._span_a, self._span_b, self._span_c
         bounds = [[each[i] for i in order] for each in (spans, laid.masks)]
-        made: Plan = extension.Call((self, self.tracks, *asked, *told, *work), *map(tuple, bounds))
+        made: CallPlan = extension.Call((self, self.tracks, *place, *after, *work), *map(tuple, bounds))
         return made
 
     def __call__(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
@@ -116,7 +113,7 @@ class Plan:
             return self._here(stream, device.capturing(stream), a, b, out, alpha, beta)
 
     def _here(self, stream: int, capturing: bool, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
-        """Where the arrays are."""
+        """The product of arrays in the kernel's memory."""
         pointer, c = self._pointer, self._made(a, beta) if out is None else out
         if self._swapped:
             a, b = b, a
@@ -129,21 +126,21 @@ class Plan:
             self._check_memory(a, b, c, out)
         end_c = at_c + self._span_c
         if (at_a < end_c and at_c < at_a + self._span_a) or (at_b < end_c and at_c < at_b + self._span_b):
-            check_apart(self._kept.kernel.problem, (at_a, at_b, at_c), self._lds, names_of(self._swapped))
+            check_apart(self._ready.kernel.problem, (at_a, at_b, at_c), self._lds, names_of(self._swapped))
         if (at_a | at_b | at_c) & self._odd:
             self._check_elements(at_a, at_b, at_c)
         if capturing:
-            self._kept.captured = True
+            self._ready.captured = True
         self._run(stream, capturing, at_a, at_b, at_c, alpha, beta)
-        self._kept.touch()
+        self._ready.touch()
         if out is not None and self.tracks is not None:
             self._kind.wrote(out)
         return c
 
     def _through_device(self, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
-        """Arrays in the processor's memory, a kernel on a GPU: copied in, launched, copied out."""
+        """The product of arrays in the processor's memory by a kernel on a GPU: copied in, launched, copied out."""
         result = self._made(a, beta) if out is None else out
-        pointer, problem = self._kind.pointer, self._kept.kernel.problem
+        pointer, problem = self._kind.pointer, self._ready.kernel.problem
         if self._swapped:
             a, b = b, a
         if self.tracks is not None:  # only torch has arrays without memory
@@ -151,22 +148,21 @@ class Plan:
         if out is not None:
             check_apart(problem, (pointer(a), pointer(b), pointer(out)), self._lds, names_of(self._swapped))
         xp = self._device.xp
-        seen_a, seen_b = (
-            self._kind.numpy(array).T if turned else self._kind.numpy(array)
-            for array, turned in zip((a, b), self._turned)
+        host_a, host_b, host_c = (
+            self._kind.numpy(array).T if transposed else self._kind.numpy(array)
+            for array, transposed in zip((a, b, result), (*self._transposed, self._swapped))
         )
-        inside = xp.asarray(seen_a, order="C"), xp.asarray(seen_b, order="C")
-        seen = self._kind.numpy(result).T if self._swapped else self._kind.numpy(result)
-        if not seen.size:
+        inside = xp.asarray(host_a, order="C"), xp.asarray(host_b, order="C")
+        if not host_c.size:
             return result
-        c = xp.asarray(seen, order="C") if beta != 0 else xp.empty(seen.shape, seen.dtype)
+        c = xp.asarray(host_c, order="C") if beta != 0 else xp.empty(host_c.shape, host_c.dtype)
         at_a, at_b, at_c = (int(array.data.ptr) for array in (*inside, c))
-        lda, ldb, ldc = (max(1, cols) for _, cols in (problem.stored_a, problem.stored_b, seen.shape))
+        lda, ldb, ldc = (max(1, cols) for _, cols in (problem.stored_a, problem.stored_b, host_c.shape))
         stream = self._device.stream()
-        run = self._kept.kernel.laid(lda, ldb, ldc)
+        run = self._ready.kernel.laid(lda, ldb, ldc)
         run(stream, self._device.capturing(stream), at_a, at_b, at_c, alpha, beta)
-        seen[...] = self._device.to_numpy(c)
-        self._kept.touch()
+        host_c[...] = self._device.to_numpy(c)
+        self._ready.touch()
         if out is not None:
             self._kind.wrote(out)
         return result
@@ -174,7 +170,7 @@ class Plan:
     def _made(self, like: Any, beta: float) -> Any:
         if beta != 0:
             raise ShapeError(f"beta is {beta!r}, so out must be given: it is C")
-        problem = self._kept.kernel.problem
+        problem = self._ready.kernel.problem
         return self._kind.empty(like, problem.m, problem.n)
 
     def _check_memory(self, a: Any, b: Any, c: Any, out: Any) -> None:
@@ -185,92 +181,88 @@ class Plan:
 
     def _check_elements(self, *pointers: int) -> None:
         for name, pointer, span in zip(names_of(self._swapped), pointers, (self._span_a, self._span_b, self._span_c)):
-            if span and pointer % self._size:
-                text = f"{name} starts at address {pointer:#x}, which is not a multiple of {self._size}"
-                raise LayoutError(f"{text}; make it contiguous first, or pass copy='if-needed'")
+            if span:
+                check_start(name, pointer, self._size)
 
 
-class Plans:
-    """Plans by all that they depend on. Reading needs no lock."""
+class CallPlans:
+    """CallPlans by everything that they depend on. Reading needs no lock."""
 
     def __init__(self) -> None:
-        self._plans: dict[Hashable, Plan] = {}
+        self._plans: dict[Hashable, CallPlan] = {}
         self._keys: dict[int, list[Hashable]] = {}
         self.find = self._plans.get
 
-    def keep(self, key: Hashable, kept: Kept, plan: Plan) -> None:
-        """Add one, under the caller's lock."""
-        keys = self._keys.setdefault(id(kept), [])
-        if len(keys) >= _MAX_PLANS:
-            self.drop(kept)
-            keys = self._keys.setdefault(id(kept), [])
-        keys.append(key)
+    def keep(self, key: Hashable, ready: ReadyKernel, plan: CallPlan) -> None:
+        """Add a plan, under the caller's lock."""
+        if len(self._keys.get(id(ready), ())) >= _MAX_PLANS:
+            self.drop(ready)
+        self._keys.setdefault(id(ready), []).append(key)
         self._plans[key] = plan.quick()
 
-    def drop(self, kept: Kept) -> None:
-        """Forget those of a kernel, under the caller's lock."""
-        for key in self._keys.pop(id(kept), ()):
+    def drop(self, ready: ReadyKernel) -> None:
+        """Remove the plans of a kernel, under the caller's lock."""
+        for key in self._keys.pop(id(ready), ()):
             self._plans.pop(key, None)
 
 
-Planned = Callable[[Kind, Hashable | None, View, View, View | None, Any], Plan]
-"""Makes the plan for three arrays, of which the first is given as well; the key is None where it cannot be kept."""
+MakePlan = Callable[[Kind, Hashable | None, View, View, View | None, Any], CallPlan]
+"""Makes the plan for three arrays, from their kind, their key, their views and the first array itself. The key is None
+where the plan cannot be stored."""
 
 
 def first_call(
-    a: Any, b: Any, out: Any, alpha: Any, beta: Any, copy: str, kept: Plan | None, planned: Planned,
-    gpu_library: Callable[[], Any], transposes: bool = False,
+    a: Any, b: Any, out: Any, alpha: Any, beta: Any, copy: str, plan: CallPlan | None, make_plan: MakePlan,
+    transposes: bool = False,
 ) -> Any:  # fmt: skip
-    """A product whose plan is not `kept`, or that may be one of copies: the arrays are looked at, converted and copied
-    where that is asked for.
+    """A product without a stored plan, or of copies: the arrays are checked, converted and, as `copy` says, copied.
 
-    `planned` makes the plan, `gpu_library` gives CuPy; `transposes` says whether transposed operands are used as
-    they lie, as `out` always is.
+    `plan` is the stored one, if any, and `make_plan` makes another. `transposes` says whether transposed operands are
+    used as they lie, as `out` always is.
     """
-    known = copy in ("never", "if-needed")
-    check(known, f"copy must be 'never' or 'if-needed', got {copy!r}", ArgumentTypeError)
-    if kept is not None:
+    check(copy in ("never", "if-needed"), f"copy must be 'never' or 'if-needed', got {copy!r}", ArgumentTypeError)
+    if plan is not None:
         try:
-            return kept(a, b, out, alpha, beta)
-        except LayoutError:  # it is kept for their layout, and addresses are no part of that
+            return plan(a, b, out, alpha, beta)
+        except LayoutError:  # a plan holds for a layout, of which addresses are no part
             if copy == "never":
                 raise
     alpha, beta = number("alpha", alpha), number("beta", beta)
     check(beta == 0 or out is not None, f"beta is {beta!r}, so out must be given: it is C", ShapeError)
-    given = {name: array for name, array in (("a", a), ("b", b), ("out", out)) if array is not None or name != "out"}
-    arrays = {name: adopted(name, array, gpu_library) for name, array in given.items()}
-    views, kinds = dict[str, View](), dict[str, Kind]()
+    arrays = {"a": as_array("a", a), "b": as_array("b", b)} | ({} if out is None else {"out": as_array("out", out)})
+    views, kind = dict[str, View](), kind_of(arrays["a"])
+    assert kind is not None
     for name, array in arrays.items():
-        kind = kind_of(array)
-        assert kind is not None
-        kinds[name], views[name] = kind, kind.view(name, array)
+        own = kind_of(array)
+        assert own is not None
+        views[name] = own.view(name, array)
         if views[name].place != views["a"].place:
             raise DeviceMismatchError(f"a is on {views['a'].place}, {name} on {views[name].place}")
-        same = kinds[name] is kinds["a"]
         text = f"a is a {type(a).__name__} and {name} a {type(array).__name__}: convert one of them"
-        check(same, text, ArgumentTypeError)
+        check(own is kind, text, ArgumentTypeError)
     whole = arrays.get("out")
     if copy == "if-needed":
         for name, view in views.items():
             if len(view.shape) == 2 and not _takes(name, view, transposes or name == "out"):
                 if name == "out":
-                    check_written(view)  # the result goes there in the end
-                arrays[name] = kinds[name].copied(arrays[name])
-                views[name] = kinds[name].view(name, arrays[name])
-    kind, target = kinds["a"], arrays.get("out")
+                    check_written(view)  # the result is copied there
+                arrays[name] = kind.copied(arrays[name])
+                views[name] = kind.view(name, arrays[name])
+    target = arrays.get("out")
     key = kind.key(arrays["a"], arrays["b"], target)
-    plan = planned(kind, key, views["a"], views["b"], views.get("out"), arrays["a"])
+    plan = make_plan(kind, key, views["a"], views["b"], views.get("out"), arrays["a"])
     result = plan(arrays["a"], arrays["b"], target, alpha, beta)
     if out is None:
-        return returned(a, result)
+        return in_library_of(a, result)
     if target is not whole:
         kind.assign(whole, target)
     return out
 
 
 def _takes(name: str, view: View, transposes: bool) -> bool:
+    """Whether a kernel takes the layout of an operand, transposed or not."""
     try:
-        leading(name, turned(view) if transposes and transposed(view) else view)
+        leading(name, transpose_of(view) if transposes and is_transposed(view) else view)
     except LayoutError:
         return False
     return True

@@ -1,4 +1,4 @@
-"""The launches that make one product, written down so that Python and the extension can both carry them out."""
+"""The launches of one product as data, which both Python and the C extension can carry out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,20 +8,21 @@ from typing import Any
 from ..device.protocol import Launcher
 from ..locks import Lock
 
-GIVEN = "a", "b", "c", "alpha", "beta"
-"""What each product is given: addresses of A, B and C, and the factors."""
+ARGUMENTS = "a", "b", "c", "alpha", "beta"
+"""Names of a product's arguments: addresses of A, B and C, and the factors."""
 _MOST_MAPS = 256
+"""Most tensor maps kept for one matrix."""
 
 Value = str | int | bytes
-"""An argument of a launch: the name of what is known when it is called, or the argument itself."""
+"""An argument of a launch: a name whose value is known when it is called, or the argument itself."""
 Step = tuple[Launcher, Sequence[Value]]
 """A launch and its arguments."""
 Addresses = Callable[[int, bool], tuple[int, ...]]
-"""Where a product works, by stream and whether that is captured."""
+"""Returns the addresses of a product's working memory, by stream and whether that is captured."""
 
 
 class Maps(dict[int, bytes]):
-    """Tensor maps by the address of their matrix, made when they are first asked for, and kept."""
+    """Tensor maps by the address of their matrix, made at the first look-up."""
 
     def __init__(self, source: str, make: Callable[[int], bytes]) -> None:
         """`source` names the matrix."""
@@ -31,23 +32,23 @@ class Maps(dict[int, bytes]):
     def __missing__(self, address: int) -> bytes:
         if len(self) >= _MOST_MAPS:
             self.clear()
-        found = self[address] = self._make(address)
-        return found
+        tensor_map = self[address] = self._make(address)
+        return tensor_map
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Launches that follow each other on one stream. Their arguments are picked by number among what is given, then
-    `addresses`, `maps` and `constants`."""
+    """Launches that follow each other on one stream. Their arguments are picked by number among those of the product,
+    then `addresses`, `maps` and `constants`."""
 
     lock: Lock
-    """Held meanwhile, where threads have to take turns."""
+    """Lock of the launches, where `shared`."""
     shared: bool
-    """Whether they have to: where launches work in the same memory, or keep maps."""
+    """Whether threads have to take turns: launches work in the same memory, or keep maps."""
     addresses: Addresses | None
-    """Gives the addresses of what the launches work in, None where they need nothing."""
+    """Working memory of the launches, None where they need none."""
     maps: tuple[tuple[int, Maps], ...]
-    """Tensor maps, each with the number of the address that it is found by."""
+    """Tensor maps, each with the number of its matrix's address."""
     constants: tuple[Value, ...]
     """Arguments that never change."""
     steps: tuple[tuple[Launcher, bytes, Callable[[tuple[object, ...]], tuple[object, ...]]], ...]
@@ -58,25 +59,25 @@ class Program:
         cls, lock: Lock, addresses: Addresses | None, names: Sequence[str], maps: Mapping[str, Maps],
         steps: Sequence[Step],
     ) -> "Program":  # fmt: skip
-        """`names` are those of the addresses, `maps` the maps by their names."""
-        known = [*GIVEN, *names, *maps]
+        """Make a program. `names` are the names of the addresses, `maps` the maps by their names."""
+        named = [*ARGUMENTS, *names, *maps]
         constants = list(dict.fromkeys(value for _, values in steps for value in values if not isinstance(value, str)))
-        numbers = {value: number for number, value in enumerate([*known, *constants])}
+        numbers = {value: number for number, value in enumerate([*named, *constants])}
         picks = [[numbers[value] for value in values] for _, values in steps]
         picked = tuple((launch, bytes(each), itemgetter(*each)) for (launch, _), each in zip(steps, picks))
         found_by = tuple((numbers[each.source], each) for each in maps.values())
         return cls(lock, bool(names or maps), addresses if names else None, found_by, tuple(constants), picked)
 
     def exchanged(self) -> "Program":
-        """The same launches for a caller who gives B in the place of A, and A in that of B."""
-        a, b = GIVEN.index("a"), GIVEN.index("b")
+        """The same launches for a caller who passes B in place of A, and A in place of B."""
+        a, b = ARGUMENTS.index("a"), ARGUMENTS.index("b")
         other = {a: b, b: a}
         picks = [bytes(other.get(number, number) for number in each) for _, each, _ in self.steps]
         steps = tuple((launch, each, itemgetter(*each)) for (launch, _, _), each in zip(self.steps, picks))
         return replace(self, maps=tuple((other.get(number, number), maps) for number, maps in self.maps), steps=steps)
 
     def __call__(self, stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
-        """Carry it out. Raises LaunchError."""
+        """Carry out the launches. Raises LaunchError."""
         values: tuple[Any, ...] = a, b, c, alpha, beta
         if not self.shared:
             values += self.constants

@@ -1,4 +1,4 @@
-"""Device memory that launches of a kernel work in: partial sums, counters, copies of operands."""
+"""Working memory of a kernel's launches: partial sums, counters, copies of operands."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from ..device.protocol import Buffer, Device
 
 _MOST_STREAMS = 16
-"""Streams whose memory a kernel keeps; past this the set of the least recently used stream is freed."""
+"""Most streams whose memory a kernel keeps; past it the set of the least recently used stream is freed."""
 
-Addresses = Callable[[tuple[int, ...]], tuple[int, ...]]
-"""Gives the arguments of launches for the addresses of a set's buffers, the counters last."""
+ArgumentsOf = Callable[[tuple[int, ...]], tuple[int, ...]]
+"""Returns the arguments of launches for the addresses of a set's buffers, the counters last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Set:
 
     buffers: tuple[Buffer, ...]
     arguments: tuple[int, ...]
-    """The arguments that tell kernels of them; empty where the buffers are the counters alone."""
+    """Arguments by which kernels find the buffers; empty where the set holds the counters alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class Lease:
 
     set: Set
     ended: Callable[[], bool]
-    """Tells whether the graph, its clones and its instances are destroyed."""
+    """Returns whether the graph, its clones and its instances are destroyed."""
     prepared: bool
-    """Whether `set_aside` made the set, which then serves other graphs."""
+    """Whether `set_aside` made the set, which serves another graph after this one."""
 
 
 class Scratch:
@@ -43,9 +43,9 @@ class Scratch:
     they are 0 at each replay. Not safe between threads: the caller holds a lock.
     """
 
-    def __init__(self, device: Device, sizes: tuple[int, ...], counter_bytes: int, addresses: Addresses) -> None:
-        """`sizes` are bytes of the buffers whose contents do not matter. The counters, `counter_bytes` of them, are 0
-        before the first launch."""
+    def __init__(self, device: Device, sizes: tuple[int, ...], counter_bytes: int, addresses: ArgumentsOf) -> None:
+        """`sizes` are the bytes of buffers with any contents. The counters, `counter_bytes` in all, are 0 before the
+        first launch."""
         self._device, self._sizes, self._counter_bytes, self._addresses = device, sizes, counter_bytes, addresses
         self._streams: OrderedDict[int, Set] = OrderedDict()
         self._graphs: dict[tuple[int, int], Lease] = {}
@@ -95,13 +95,12 @@ class Scratch:
 
     def _end_leases(self) -> None:
         """Take back the sets of graphs that have ended: prepared ones serve again, the others are freed."""
-        for key in [key for key, lease in self._graphs.items() if lease.ended()]:
-            lease = self._graphs.pop(key)
-            if lease.prepared:
-                self._aside.append(lease.set)
+        ended = {key: lease for key, lease in self._graphs.items() if lease.ended()}
+        self._graphs = {key: lease for key, lease in self._graphs.items() if key not in ended}
+        self._aside += [lease.set for lease in ended.values() if lease.prepared]
 
     def set_aside(self, count: int) -> None:
-        """Have `count` sets ready, so that as many graphs are captured without allocating."""
+        """Make sets ready, so that `count` graphs are captured without allocating."""
         stream = self._device.stream()
         self._end_leases()
         while len(self._aside) < count:
@@ -109,7 +108,7 @@ class Scratch:
         self._device.synchronize()  # a graph may run on any stream
 
     def _pooled(self, stream: int) -> Set:
-        """A set of the array library's memory, for work on a stream."""
+        """A set in the array library's memory, for work on a stream."""
         buffers = tuple(self._device.allocate(size, stream) for size in self._sizes)
         if self._counter_bytes:
             counters = self._device.allocate(self._counter_bytes, stream)
@@ -118,14 +117,14 @@ class Scratch:
         return Set(buffers, self._addresses(tuple(buffer.pointer for buffer in buffers)))
 
     def release(self) -> None:
-        """Free all of it; graphs that were captured must not run any more."""
+        """Free all sets; graphs that were captured must not run any more."""
         self._streams.clear()
         self._graphs.clear()
         self._aside.clear()
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, torch's pools not counted. The sets of graphs that have ended are freed first."""
+        """Bytes held, without torch's pools. The sets of graphs that have ended are freed first."""
         self._end_leases()
         sets = [*self._streams.values(), *(lease.set for lease in self._graphs.values()), *self._aside]
         return sum(buffer.nbytes for each in sets for buffer in each.buffers)

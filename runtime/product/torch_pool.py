@@ -6,9 +6,9 @@ from typing import Any
 
 from ..device.protocol import Device
 
-_pools: dict[tuple[str, int], bool] = {}
-"""Whether torch's allocator serves a graph from the graph's own pool, by device and the graph's number. The newest
-graph of each device alone is remembered."""
+_pools: dict[str, tuple[int, bool]] = {}
+"""By device, the number of its newest graph, and whether torch's allocator serves that graph from the graph's own pool.
+"""
 
 
 def torch_pool(device: Device, stream: int, graph: int) -> Callable[[int], Any] | None:
@@ -27,12 +27,11 @@ def torch_pool(device: Device, stream: int, graph: int) -> Callable[[int], Any] 
         with cuda.stream(cuda.ExternalStream(stream, device=index)):
             return torch.empty(nbytes, dtype=torch.uint8, device=f"cuda:{index}")
 
-    key = device.info.selector, graph
-    if key not in _pools:
-        for old in [each for each in _pools if each[0] == key[0]]:
-            del _pools[old]
-        _pools[key] = _is_private(cuda, index, allocate(1))
-    return allocate if _pools[key] else None
+    newest, private = _pools.get(device.info.selector, (None, False))
+    if graph != newest:
+        private = _is_private(cuda, index, allocate(1))
+        _pools[device.info.selector] = graph, private
+    return allocate if private else None
 
 
 def _is_private(cuda: Any, index: int, block: Any) -> bool:

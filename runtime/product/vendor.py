@@ -1,4 +1,4 @@
-"""A product that the vendor's library makes in a kernel's place, where it is known to be the faster one."""
+"""Products by the vendor's library, where it is faster than our kernel."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,58 +7,60 @@ from typing import Any
 from ...codegen.problem import Problem
 from ..device.protocol import Device, Operand
 from ..locks import Lock
-from ..store.found import Found
+from ..store.lookup import LookupResult
 from .kernel import Kernel, Product, Run, prepare
 from .program import Program
 from .scratch import Scratch
 
 
 @dataclass(frozen=True, slots=True)
-class Handover:
-    """That the vendor's library is faster than what a look-up found, and by what that is known."""
+class VendorFallback:
+    """Decision that the vendor's library serves in place of our kernel, because it is faster."""
 
     expected_us: float | None
-    """Microseconds that its product is expected to take; None where nobody measured."""
+    """Expected microseconds of its product; None where it was not measured."""
     regret: float | None
-    """How many times the best kernel's time that is at most, for nine of ten shapes; None where nobody knows."""
+    """Largest ratio of that time to the best kernel's, for nine of ten shapes; None where it is unknown."""
     why: str
-    """What says so, in a few words."""
+    """Reason of the decision, in a few words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """What a kernel and the library may be tried on."""
+    """Operands on which a kernel and the library may be timed."""
 
     each: tuple[Operand, Operand, Operand]
-    """A, B and C on the device, of which C is overwritten."""
+    """A, B and C on the device; C is overwritten."""
     stream: int
-    """Whose work on them it is that comes before."""
+    """Stream on which the operands were produced."""
 
 
 class OwnKernel:
-    """Our kernel for a look-up, compiled when it is first used: where the vendor's library serves it may never be."""
+    """Our kernel for a look-up, compiled at its first use, which may never come where the vendor's library serves."""
 
-    def __init__(self, device: Device, problem: Problem, found: Found, checked: Callable[[Found], Found]) -> None:
-        """`checked` gives a look-up whose record works with today's driver and compiler."""
+    def __init__(
+        self, device: Device, problem: Problem, looked_up: LookupResult, checked: Callable[[LookupResult], LookupResult]
+    ) -> None:
+        """`checked` returns a look-up whose record works with today's driver and compiler."""
         self.device, self.problem = device, problem
-        self.found = found
-        """The look-up."""
+        self.looked_up = looked_up
+        """Result of the look-up."""
         self.compiled: Kernel | None = None
-        """The kernel, where it was used."""
+        """The kernel, None until it is used."""
         self._checked = checked
 
     @property
     def kernel(self) -> Kernel:
         """The kernel. Raises ConfigError, CompileError, DeviceError or LaunchError."""
         if self.compiled is None:
-            self.found = self._checked(self.found)
-            self.compiled = prepare(self.device, self.problem, self.found.config)
+            self.looked_up = self._checked(self.looked_up)
+            self.compiled = prepare(self.device, self.problem, self.looked_up.config)
         return self.compiled
 
 
-Faster = Callable[[OwnKernel, Callable[[], Operands] | None], Handover | None]
-"""Tells where the vendor's library is faster than our kernel, by timing both if need be, on random operands where none
-are passed; None where it is not, or nobody knows."""
+Faster = Callable[[OwnKernel, Callable[[], Operands] | None], VendorFallback | None]
+"""Decides whether the vendor's library is faster than our kernel, by timing both if need be, on random operands where
+none are passed. Returns None where it is not, or where that is unknown."""
 
 
 class Vendor:
@@ -68,12 +70,12 @@ class Vendor:
     def __init__(self, device: Device) -> None:
         self.device, self.blas = device, device.blas()
         self.lock = Lock()
-        """Held while a product is launched: a handle has one stream and one workspace at a time."""
+        """Lock of launches: a handle has one stream and one workspace at a time."""
         sizes = (self.blas.workspace_bytes,) if self.blas.workspace_bytes else ()
         self.scratch = Scratch(device, sizes, 0, lambda addresses: addresses)
 
     def set_aside(self, count: int) -> None:
-        """Have memory ready for so many graphs. Raises LaunchError."""
+        """Make memory ready for `count` graphs. Raises LaunchError."""
         with self.lock.alone():
             self.scratch.set_aside(count)
 
@@ -84,17 +86,17 @@ class Vendor:
 
     @property
     def nbytes(self) -> int:
-        """Device memory held, but for what the library itself takes."""
+        """Bytes of device memory held, without the library's own."""
         return self.scratch.nbytes
 
 
 _started: dict[int, Vendor] = {}
-"""By the identity of their devices, which they keep."""
+"""Libraries by the identity of their devices, which they hold."""
 _starting = Lock()
 
 
 def vendor_of(device: Device) -> Vendor:
-    """That of a device, started once. Raises DeviceError where it is missing."""
+    """The vendor's library on a device, started once. Raises DeviceError where it is missing."""
     with _starting.alone():
         if id(device) not in _started:
             _started[id(device)] = Vendor(device)
@@ -102,16 +104,16 @@ def vendor_of(device: Device) -> Vendor:
 
 
 def started() -> tuple[Vendor, ...]:
-    """Those of all devices."""
+    """The libraries that were started, one for each device."""
     return tuple(_started.values())
 
 
 class VendorProduct(Product):
     """One problem by the vendor's library.
 
-    A kernel of ours stands by for what a library that is not `complete` may do otherwise than we promise: a product
-    with alpha = 0, which must not read A and B, and one that is captured before one like it was launched, so that the
-    library might have to load something."""
+    Our kernel stands by for two products of a library that is not `complete`: those with alpha = 0, which must not read
+    A and B, and those that are captured before a like one was launched, as the library might have to load a kernel.
+    """
 
     def __init__(self, own: OwnKernel, vendor: Vendor) -> None:
         super().__init__(own.device, own.problem)
@@ -121,31 +123,32 @@ class VendorProduct(Product):
 
     @property
     def kernel(self) -> Kernel:
-        """Ours, which stands by."""
+        """Our kernel, which stands by."""
         return self._own.kernel
 
     def laid(self, lda: int, ldb: int, ldc: int) -> "LaidVendor":
         return LaidVendor(self, (lda, ldb, ldc))
 
     def prepare_graphs(self, count: int) -> None:
-        """As `Kernel.prepare_graphs`: graphs hold the kernel, or the library's product where one like it was made."""
+        """Make memory ready for `count` graphs: they hold our kernel, or the library's product where a like one was
+        launched before. Raises LaunchError."""
         if self._own.compiled:
             self._own.compiled.prepare_graphs(count)
         self.vendor.set_aside(count)
 
     def release(self) -> None:
-        """As `Kernel.release`; the library's memory is that of all products."""
+        """Free the memory of our kernel; the library's memory belongs to all its products."""
         if self._own.compiled:
             self._own.compiled.release()
 
     @property
     def nbytes(self) -> int:
-        """Device memory of the kernel that stands by; that of the library is shared by all its products."""
+        """Bytes of device memory of our kernel; the library's memory belongs to all its products."""
         return self._own.compiled.nbytes if self._own.compiled else 0
 
 
 class LaidVendor:
-    """A product by the vendor's library of matrices with certain leading dimensions. Called as `Product.laid` says."""
+    """A product by the vendor's library of matrices with certain leading dimensions: a Run."""
 
     __slots__ = ("_complete", "_lds", "_product", "_seen", "_standing_by", "masks", "program")
 
@@ -155,7 +158,7 @@ class LaidVendor:
         self._seen = seen = set[int]()
         elements = product.problem.dtype.size_bytes - 1
         self.masks = elements, elements, elements
-        """Bits of the addresses of A, B and C that are always 0."""
+        """Bits of the addresses of A, B and C that must be 0."""
         vendor = product.vendor
         self._complete = vendor.blas.complete
         gemm = vendor.blas.gemm(product.problem, *lds)
@@ -167,7 +170,7 @@ class LaidVendor:
         names = ("workspace",) if vendor.blas.workspace_bytes else ()
         steps = [(launch, ["a", "b", "c", "alpha", "beta", *names])]
         self.program = Program.of(vendor.lock, vendor.scratch.at, names, {}, steps)
-        """What is launched for all but alpha = 0."""
+        """Launches for every alpha but 0."""
 
     def __call__(self, stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
         serves = alpha != 0 or self._complete
@@ -180,5 +183,5 @@ class LaidVendor:
 
 
 def _like(a: int, b: int, c: int, alpha: float, beta: float, workspace: int = 0) -> int:
-    """A number for products that the library makes alike: by the alignment of the matrices, and whether C is read."""
+    """A number for products that the library computes alike, by the alignment of the matrices and whether C is read."""
     return (a & 255) << 17 | (b & 255) << 9 | (c & 255) << 1 | (beta != 0)

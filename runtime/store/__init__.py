@@ -1,1 +1,1 @@
-"""Records of tuned kernels and where they are kept."""
+"""Records of tuned kernels and their store."""

@@ -1,4 +1,4 @@
-"""Records as JSON and back, strictly: what was not written by this code is not read by it."""
+"""Records as JSON and back. Reading is strict: it takes only text that this code can write."""
 
 import dataclasses
 import enum
@@ -23,14 +23,14 @@ cannot read. A new field or parameter is none: at its default it is not written.
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 _COMPACT = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _PLAIN = frozenset((types.NoneType, bool, int, str))
-"""What JSON has as it is."""
+"""Types whose values JSON has."""
 _require = partial(check, error=StoreError)
 _DIMENSIONED = ("_us", "_mhz", "_bytes")
-"""Endings of names that are units: values of such fields are never negative."""
+"""Units at the end of field names whose values are never negative."""
 
 
 def key_digest(device: str, problem: Problem) -> str:
-    """SHA-256 of what a record is found by, in hexadecimal: no user text reaches the path of its file."""
+    """SHA-256 of a record's device and problem, in hexadecimal: no user text reaches the path of its file."""
     return _sha256(_key(device, problem))
 
 
@@ -68,7 +68,7 @@ def line_of(record: Record) -> bytes:
 
 
 def beginning_of(problem: Problem) -> bytes:
-    """How the lines of a problem's records begin, whatever their device."""
+    """Beginning of the lines of a problem's records, whatever their device."""
     return f'{{"problem":{_COMPACT.encode(encode(problem, whole=False))},'.encode()
 
 
@@ -78,12 +78,12 @@ def of_line(line: bytes) -> Record:
 
 
 def encode(value: object, whole: bool = True) -> object:
-    """A value as JSON has it: a dataclass as an object, a tuple as a list, an enum as its value, a config as an object
-    of its family and parameters. Without `whole` fields and parameters at their defaults are left out.
+    """A value in types of JSON: a dataclass as an object, a tuple as a list, an enum as its value, a config as an
+    object of its family and parameters. Without `whole`, fields and parameters at their defaults are left out.
 
     Raises StoreError for a number that is not finite, and for any other type.
     """
-    if type(value) in _PLAIN:  # as most are
+    if type(value) in _PLAIN:
         return value
     if isinstance(value, Config):
         return {"family": value.family, **dict(value.values if whole else value.changes)}
@@ -94,25 +94,21 @@ def encode(value: object, whole: bool = True) -> object:
         return {field.name: encode(item, whole) for field, item in fields if whole or item != field.default}
     if isinstance(value, tuple):
         return [encode(item, whole) for item in value]
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int):
-        return int(value)
     if not isinstance(value, float) or not math.isfinite(value):
         raise StoreError(f"cannot be stored: {value!r}")
     return float(value)  # a float of NumPy becomes a plain one
 
 
 def decode(hint: Any, value: object, where: str) -> object:
-    """The value of type `hint` that `encode` made `value` from; `where` names it in messages.
+    """The value of type `hint` that `encode` turned into `value`; `where` names it in messages.
 
     Raises StoreError.
     """
     if type(value) is hint and (hint is not float or math.isfinite(cast(float, value))):
-        return value  # as most are: samples
+        return value  # the most frequent case: samples
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
-        (inner,) = (each for each in get_args(hint) if each is not types.NoneType)  # `X | None` is all there is
+        (inner,) = (each for each in get_args(hint) if each is not types.NoneType)  # every union is `X | None`
         return None if value is None else decode(inner, value, where)
     if origin is tuple:
         return _decode_tuple(get_args(hint), value, where)
@@ -136,7 +132,7 @@ def _decode_tuple(hints: tuple[Any, ...], value: object, where: str) -> tuple[ob
     if not isinstance(value, list):
         raise StoreError(f"{where} must be a list, got {value!r:.60}")
     if hints == (float, ...) and all(type(item) is float and math.isfinite(item) for item in value):
-        return tuple(value)  # as samples are
+        return tuple(value)  # the most frequent case: samples
     if len(hints) == 2 and hints[1] is ...:
         hints = hints[:1] * len(value)
     _require(len(value) == len(hints), f"{where} must have {len(hints)} items, got {len(value)}")
@@ -150,20 +146,20 @@ def _decode_dataclass(cls: Any, value: object, where: str) -> object:
     hints = _hints(cls)
     unknown = sorted(value.keys() - hints.keys())
     _require(not unknown, f"{where} has unknown fields: {', '.join(unknown):.60}")
-    given = {name: decode(hints[name], item, f"{where}.{name}") for name, item in value.items()}
-    for name, item in given.items():
-        if name.endswith(_DIMENSIONED):
-            values = item if isinstance(item, tuple) else (item,)
-            negative = any(isinstance(each, int | float) and each < 0 for each in values)
-            _require(not negative, f"{where}.{name} is negative")
+    fields = {name: decode(hints[name], item, f"{where}.{name}") for name, item in value.items()}
+    for name, item in fields.items():
+        values = (item if isinstance(item, tuple) else (item,)) if name.endswith(_DIMENSIONED) else ()
+        negative = any(isinstance(each, int | float) and each < 0 for each in values)
+        _require(not negative, f"{where}.{name} is negative")
     try:
-        return cls(**given)
+        return cls(**fields)
     except (TypeError, ValueError) as error:  # a field is missing, or the dataclass itself refuses
         raise StoreError(f"{where}: {error}") from error
 
 
 def _decode_config(value: object, where: str) -> Config:
-    """Raises StoreError for what is no config, ConfigError for one that this version does not know."""
+    """The config of an object. Raises StoreError for other values, ConfigError for a config that this version does not
+    know."""
     if not isinstance(value, dict) or not isinstance(value.get("family"), str):
         raise StoreError(f"{where} must name a family")
     family = families().get(value["family"])

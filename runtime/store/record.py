@@ -1,4 +1,4 @@
-"""What is known of one variant once it has been tried."""
+"""Record of one variant that was tried."""
 
 import enum
 import math
@@ -10,7 +10,7 @@ from ...codegen.problem import Problem
 
 
 class Status(enum.Enum):
-    """How trying a variant ended."""
+    """Outcome of trying a variant."""
 
     OK = "ok"
     """Compiled, verified and timed."""
@@ -23,7 +23,7 @@ class Status(enum.Enum):
     WRONG_RESULT = "wrong_result"
     """It ran, and its result broke the error bound or a canary."""
     TIMEOUT = "timeout"
-    """It did not end in time."""
+    """It did not finish in time."""
     CRASHED = "crashed"
     """It took its process down, or left the device in error."""
     LOST_DEVICE = "lost_device"
@@ -32,20 +32,20 @@ class Status(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """How far a result was from the reference."""
+    """Error of a result."""
 
     worst: float
-    """Largest error over its bound; right means at most 1."""
+    """Largest error over its bound; at most 1 for a right result."""
     row: int
-    """Row of C where it is, -1 where nothing was compared."""
+    """Row of C with that error, -1 where nothing was compared."""
     col: int
-    """Column of C where it is."""
+    """Column of C with that error."""
     vendor: float | None = None
-    """The same figure of the vendor's library on the same data, where it was run."""
+    """Largest error over its bound of the vendor's library on the same data, where it was run."""
 
     @property
     def ok(self) -> bool:
-        """True where every error is within its bound; NaN is not."""
+        """Whether every error is within its bound; NaN is not."""
         return self.worst <= 1.0
 
 
@@ -56,13 +56,13 @@ class Measurement:
     samples_us: tuple[float, ...]
     """Microseconds of one product, each the mean over one timed batch."""
     median_us: float
-    """Their median."""
+    """Median of the samples."""
     spread_us: float
-    """Their interquartile range."""
+    """Interquartile range of the samples."""
     end_to_end_us: float | None = None
     """Median with the operands copied to the device and the result back, where it was timed."""
     clock_mhz: float | None = None
-    """Clock of the SMs seen while timing."""
+    """Clock of the SMs while timing."""
 
     def __post_init__(self) -> None:
         good = math.isfinite(self.median_us) and self.median_us > 0 and self.spread_us >= 0
@@ -70,41 +70,41 @@ class Measurement:
 
 
 FIRST_USE = "first use"
-"""The effort of a record of a few likely kernels, measured when the shape was first asked for."""
+"""Effort of a record for which a few likely kernels were measured at the first use of its shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One variant on one device for one problem: what came of it. Status decides which fields exist."""
+    """Outcome of one variant on one device for one problem. Its status decides which fields exist."""
 
     problem: Problem
-    """What was computed."""
+    """Problem that was computed."""
     device: str
     """Key of the device, such as `nvidia-h200`."""
     config: Config
     """The variant."""
     status: Status
-    """How it ended."""
+    """Outcome of the trial."""
     reason: str = ""
-    """Why, where it did not end well: one line."""
+    """Reason of a failure, in one line."""
     measurement: Measurement | None = None
     """Present where status is ok, absent otherwise."""
     accuracy: Accuracy | None = None
     """Present where status is ok or wrong_result."""
     versions: tuple[tuple[str, str], ...] = ()
-    """What the result depends on: generator, driver, compiler; names and versions, sorted by name."""
+    """Names and versions of the generator, driver and compiler that the result depends on, sorted by name."""
     digest: str = ""
     """SHA-256 of the kernel's source, in hexadecimal."""
     vendor_us: float | None = None
-    """Median of the vendor's library on the same device in the same run."""
+    """Median microseconds of the vendor's library on the same device in the same run."""
     ratio_vendor: float | None = None
-    """Median of the paired ratios of the vendor's time over this one's: above 1 is faster than the vendor."""
+    """Median of the paired ratios of the vendor's time to the variant's: above 1 is faster than the vendor."""
     ratio_interval: tuple[float, float] | None = None
     """Confidence interval of that ratio."""
     effort: str = ""
-    """How much was tried: that of `tune`, or FIRST_USE; empty where it is not known."""
+    """Effort of the search: one of `tune`, or FIRST_USE; empty where it is unknown."""
     gpu: str = ""
-    """UUID of the GPU that measured it, as its driver spells it; empty where it is not known."""
+    """UUID of the GPU that measured it, as the driver spells it; empty where it is unknown."""
 
     def __post_init__(self) -> None:
         done = self.status is Status.OK

@@ -1,13 +1,13 @@
-"""The best record of each device and problem: the user's own on disk, over those that ship with the package."""
+"""Store of the best record of each device and problem: the user's own files, over those that ship with the package."""
 
 import contextlib
-import itertools
 import os
 import re
 import time
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -27,26 +27,28 @@ from ..device.protocol import DeviceInfo
 from ..files import TEMPORARY_SUFFIX, set_aside, write_whole
 from ..locks import CachedProperty
 from .codec import beginning_of, dumps, key_digest, loads, of_line
-from .found import Found, Ranking
+from .lookup import LookupResult, Ranking
 from .record import FIRST_USE, Record, Status
 
 _MAX_BYTES = 1 << 20
+"""Most bytes of a record's file."""
+_MOST_IN_MEMORY = 16384
+"""Most records of files that are held in memory."""
 _LOCK_SECONDS = 30.0
+"""Seconds that a writer waits for another one."""
 SHIPPED = ".jsonl"
-"""Ending of a file of records that ship, one of a device."""
+"""Ending of the files of records that ship, one for each device."""
 _RECORD_FILE = re.compile(r"[0-9a-f]{64}\.json")
 _SETTLED_NS = 1_000_000_000
-"""A file that was changed within this of being read may change again with the same time."""
+"""Nanoseconds after a change in which a file may change again and keep its time."""
 _GPUS_DIFFER = 1.1
-"""GPUs of one kind differ by less: the power that each takes for the same work decides its clock."""
-_read_before: dict[Path, tuple[tuple[int, ...], Record]] = {}
-"""Records by their file, with what tells whether that is still the same."""
+"""Ratio by which the times of two GPUs of one model may differ, as their power decides their clocks."""
 _packaged: dict[str, "_Shipped"] = {}
-"""What ships with the package, by its folder."""
+"""Records that ship with the package, by their folder."""
 _Layers: TypeAlias = tuple[tuple[Record, ...], tuple[Record, ...]]
-_merged: tuple[object, "_Shipped | None", _Layers, tuple[Record, ...]] = None, None, ((), ()), ()
-"""What tells whether the user's own records are those that were last merged, and with which that ship; both layers, and
-what came of them."""
+_merged: tuple[object, "_Shipped | None", tuple[Record, ...]] = None, None, ()
+"""State of the folder of own records that was last merged, None if it may have changed since; the records that ship;
+and the best of both."""
 
 
 class StoreWarning(UserWarning):
@@ -60,8 +62,8 @@ class _DamagedError(Exception):
 class Store:
     """Records of tuned kernels in two layers: files under `root`, and those shipped in `configs/tuned/`.
 
-    One file per device and problem, named by the digest of both. Readers take no lock; a file is replaced
-    whole. Nothing is made on disk before the first record is kept, or make() called.
+    A file holds the record of one device and problem, and is named by the digest of both. Readers take no lock; a file
+    is replaced whole. Nothing is written to disk before the first record is kept, or make() called.
     """
 
     def __init__(self, root: Path | None = None, shipped: Traversable | None = None) -> None:
@@ -79,7 +81,7 @@ class Store:
         return self._root
 
     def make(self) -> None:
-        """Make the folder if it is not there. Raises StoreError where that cannot be."""
+        """Make the folder if it is missing. Raises StoreError."""
         root = self.root
         try:
             root.mkdir(parents=True, exist_ok=True)
@@ -88,64 +90,61 @@ class Store:
             raise StoreError(f"cannot write {root}: {error.strerror or error}; {remedy}") from error
 
     def best(self, device_key: str, problem: Problem) -> Record | None:
-        """The record for exactly this device and problem: the user's own, or where that was not tuned or takes over 10%
-        longer, the one that ships.
+        """The record for exactly this device and problem: the user's own, or the one that ships where the user's was
+        not tuned or takes over 10% longer.
 
         A damaged file is set aside as `*.corrupt`, one that cannot be read is passed over, each with a
         StoreWarning. Raises StoreVersionError for a file that a newer tilewright wrote.
         """
         own = self._own(self._path(device_key, problem)) if self._root else None
         shipped = self._shipped.best(device_key, problem)
-        return _counts(own, shipped) if own and shipped else own or shipped
+        return _better(own, shipped) if own and shipped else own or shipped
 
     def records(self) -> Iterator[Record]:
         """The best record of every device and problem, sorted.
 
         Files that cannot be used are treated as in `best`, but a newer tilewright's costs only a StoreWarning.
         """
-        yield from self._merge(None)
+        yield from _best_of(*self.both())
 
     def layers(self) -> _Layers:
-        """The same in two: those that are the user's own, then those that ship with the package, each sorted."""
+        """The best records in two layers: the user's own, then those that ship with the package, each sorted."""
         own, shipped = self.both()
-        found, mine = _best_of(own, shipped), set(map(id, own))
-        return tuple(r for r in found if id(r) in mine), tuple(r for r in found if id(r) not in mine)
+        best, mine = _best_of(own, shipped), set(map(id, own))
+        return tuple(r for r in best if id(r) in mine), tuple(r for r in best if id(r) not in mine)
 
     def both(self) -> _Layers:
         """All records of both layers, the user's own first."""
         return tuple(self._own_records()), self._shipped.records
 
     def _all(self) -> tuple[Record, ...]:
-        """What `records` gives; from memory where no record was written since, as a look-up asks for it at each unknown
-        shape. A record is replaced whole, which changes the times of its folder: while these stay no file is looked
-        at."""
+        """The records of `records`, from memory where none was written since: look-ups of unknown shapes need them.
+
+        A record is replaced whole, which changes the times of its folder: while these stay, no file is read.
+        """
+        global _merged
+        state = self._state()
+        merged, shipped, best = _merged
+        if state is None or state != merged or shipped is not self._shipped:
+            best = _best_of(*self.both())
+            _merged = state, self._shipped, best
+        return best
+
+    def _state(self) -> object:
+        """A value that changes with the folder of own records; None where it was changed too recently to say."""
         if self._root is None:
-            return self._merge(None)
+            return "no folder"
         begun_ns, folder = time.time_ns(), self._root / "records"
-        same: object = None
         try:
             facts = os.stat(folder)
-            if begun_ns - max(facts.st_mtime_ns, facts.st_ctime_ns) > _SETTLED_NS:
-                same = str(folder), facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns
-        except FileNotFoundError:
-            same = str(folder)
-        except OSError:
-            pass  # reading tells why
-        known, shipped, _, found = _merged
-        return found if same and same == known and shipped is self._shipped else self._merge(same)
+        except OSError as error:
+            return str(folder) if isinstance(error, FileNotFoundError) else None
+        settled = begun_ns - max(facts.st_mtime_ns, facts.st_ctime_ns) > _SETTLED_NS
+        return (str(folder), facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns) if settled else None
 
-    def _merge(self, same: object) -> tuple[Record, ...]:
-        global _merged
-        given = self.both()
-        _, _, known, found = _merged
-        if list(map(id, itertools.chain(*given))) != list(map(id, itertools.chain(*known))):
-            found = _best_of(*given)
-        _merged = same, self._shipped, given, found
-        return found
-
-    def lookup(self, info: DeviceInfo, problem: Problem, ranking: Ranking) -> Found:
-        """How to run a problem: as tuned for it, or for the same product in a finer accuracy where that is faster, else
-        what the ranking makes of the other records, else the default.
+    def lookup(self, info: DeviceInfo, problem: Problem, ranking: Ranking) -> LookupResult:
+        """The kernel for a problem: the tuned one, or that of the same product in a finer accuracy where it is faster,
+        else the choice of the ranking among the other records, else the default.
 
         Raises StoreVersionError as `best` does, and ConfigError where not even the default will do.
         """
@@ -155,9 +154,9 @@ class Store:
             records = [self.best(info.key, replace(problem, accuracy=grade)) for grade in finer]
             usable = [record for record in records if record and serves(record.config, problem, info)]
             fastest = min((exact, *usable), key=lambda record: record.median_us)
-            return Found(fastest.config, "exact", fastest)
+            return LookupResult(fastest.config, "exact", fastest)
         ranked = ranking(problem, info, self._all())
-        return ranked or Found(default_config(problem, info), "default")
+        return ranked or LookupResult(default_config(problem, info), "default")
 
     def keep(self, record: Record, *, beaten: Collection[Config] = (), replace: bool = False) -> bool:
         """Store a record if it beats the user's own for its device and problem; True if it was written.
@@ -171,7 +170,7 @@ class Store:
         """
         if record.status is not Status.OK:
             return False
-        record = loads(dumps(record))  # what could not be read again is never written
+        record = loads(dumps(record))  # a record that could not be read again is never written
         data = dumps(record)
         if len(data) > _MAX_BYTES:
             raise StoreError(f"a record of {len(data)} bytes is too large to be kept")
@@ -218,18 +217,24 @@ class Store:
         return self.root.joinpath("records", f"{key_digest(device_key, problem)}.json")
 
     def _own(self, path: Path) -> Record | None:
-        # A reader's way: whatever is wrong with the file, go on without it.
+        """The record of a file for a reader, who goes on without an unusable file. Raises StoreVersionError."""
+        damage: _DamagedError | None = None
         try:
-            return _read(path)
-        except _DamagedError as error:
-            return self._set_damaged_aside(path, error)
+            try:
+                return _read(path)
+            except _DamagedError as error:
+                damage = error
+                with self._locked(path):  # a writer may have replaced it meanwhile
+                    return self._reread(path)
         except StoreVersionError:
             raise
         except (ConfigError, StoreError) as error:
-            if isinstance(error, StoreError) and not os.access(path.parent, os.R_OK | os.X_OK):
-                _warn(self._unreadable(error))  # in the words of a listing: of one fault users are told once
-                return None
-            _warn(f"{error}; passed over" if str(path) in str(error) else f"{path}: {error}; passed over")
+            if damage is not None and isinstance(error, StoreError):
+                _warn(f"{path} is damaged ({damage}) and stays where it is: {error}")
+            elif isinstance(error, StoreError) and not os.access(path.parent, os.R_OK | os.X_OK):
+                _warn(self._unreadable(error))  # with the text of a listing, so that one fault is reported once
+            else:
+                _warn(f"{error}; passed over" if str(path) in str(error) else f"{path}: {error}; passed over")
             return None
 
     def _own_records(self) -> Iterator[Record]:
@@ -255,22 +260,8 @@ class Store:
         reason = error if isinstance(error, OSError) else error.__cause__
         return f"cannot read {self.root}: {getattr(reason, 'strerror', None) or error}; passed over"
 
-    def _set_damaged_aside(self, path: Path, error: _DamagedError) -> Record | None:
-        # Under the lock and after another look: a writer may have put a good record there meanwhile.
-        try:
-            with self._locked(path):
-                return self._reread(path)
-        except StoreVersionError:
-            raise
-        except ConfigError as unknown:
-            _warn(f"{path}: {unknown}; passed over")
-            return None
-        except StoreError as failure:
-            _warn(f"{path} is damaged ({error}) and stays where it is: {failure}")
-            return None
-
     def _reread(self, path: Path) -> Record | None:
-        # A writer's way, under the lock: a damaged file is moved away, never overwritten.
+        # A writer moves a damaged file away, under the lock, and never overwrites it.
         try:
             return _read(path)
         except _DamagedError as error:
@@ -279,7 +270,7 @@ class Store:
 
     @contextlib.contextmanager
     def _locked(self, path: Path) -> Iterator[None]:
-        from ..file_lock import file_lock  # a product waits for no import of what only a writer needs
+        from ..file_lock import file_lock  # only writers need it
 
         locks = self.root / "locks"
         with _one_line("write", path):
@@ -290,7 +281,7 @@ class Store:
 
 
 class _Shipped:
-    """Records of a folder that ships, read once: nobody writes there."""
+    """Records of a folder that ships. They are read once, as nobody writes there."""
 
     def __init__(self, tuned: Traversable) -> None:
         self._tuned = tuned
@@ -300,14 +291,15 @@ class _Shipped:
     def of(self, device_key: str) -> Mapping[Problem, Record]:
         """The best record of each problem on a device."""
         if device_key not in self._by_device:
-            found: dict[Problem, Record] = {}
+            best: dict[Problem, Record] = {}
             for record in sorted(_read_shipped(self._tuned, device_key), key=lambda record: record.median_us):
-                found.setdefault(record.problem, record)
-            self._by_device[device_key] = found
+                best.setdefault(record.problem, record)
+            self._by_device[device_key] = best
         return self._by_device[device_key]
 
     def best(self, device_key: str, problem: Problem) -> Record | None:
-        """The best record of a problem on a device. Where not all were read yet its own lines are."""
+        """The best record of a problem on a device. Until all records of the device are read, only the lines of the
+        problem are."""
         if device_key in self._by_device:
             return self.of(device_key).get(problem)
         key = device_key, problem
@@ -324,30 +316,29 @@ class _Shipped:
 
 
 def _read(path: Path) -> Record | None:
-    """A file's record, from memory where the file is what it was.
+    """The record of a file, from memory where the file has not changed.
 
     Raises _DamagedError, StoreVersionError, ConfigError for a config of another version, StoreError.
     """
     try:
         facts = os.lstat(path)
     except FileNotFoundError:
-        _read_before.pop(path, None)
         return None
     except OSError:
-        facts = None  # reading tells why
-    same = facts and (facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size)
-    before = _read_before.get(path)
-    if before is not None and before[0] == same:
-        return before[1]
-    begun_ns = time.time_ns()
-    record = _read_anew(path)
-    if facts and same and record is not None and begun_ns - max(same[1:3]) > _SETTLED_NS:
-        _read_before[path] = same, record
-    return record
+        return _read_anew(path)  # reading raises the reason
+    if time.time_ns() - max(facts.st_mtime_ns, facts.st_ctime_ns) <= _SETTLED_NS:
+        return _read_anew(path)
+    return _read_settled(path, facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size)
+
+
+@lru_cache(_MOST_IN_MEMORY)
+def _read_settled(path: Path, *state: int) -> Record | None:
+    """The record of a file in a state, by its inode, times in nanoseconds and size. Raises as `_read`."""
+    return _read_anew(path)
 
 
 def _read_anew(path: Path) -> Record | None:
-    """Raises as `_read`."""
+    """The record of a file; None where there is no file. Raises as `_read`."""
     try:
         with _one_line("read", path):
             data = read_plain(path, _MAX_BYTES)
@@ -370,7 +361,7 @@ def _read_anew(path: Path) -> Record | None:
 
 
 def _read_shipped(tuned: Traversable, device_key: str, beginning: bytes = b"") -> Iterator[Record]:
-    """The records that ship for a device, a line each of its file; of lines that begin so."""
+    """The records that ship for a device, from the lines of its file with a certain beginning."""
     # Names are compared, not joined: a key is no path.
     for file in (child for child in _children(tuned) if child.name == f"{device_key}{SHIPPED}"):
         try:
@@ -395,7 +386,7 @@ def _children(folder: Traversable) -> list[Traversable]:
 
 
 def _sweep(path: Path) -> None:
-    # What a killed writer of this record left. Under its lock no other writer is at work on it.
+    # A killed writer of this record left them. Under the lock no other writer is at work.
     for stale in path.parent.glob(f".{path.name}.*{TEMPORARY_SUFFIX}"):
         with contextlib.suppress(OSError):
             stale.unlink()
@@ -413,9 +404,9 @@ def _one_line(verb: str, path: Path) -> Iterator[None]:
         raise StoreError(f"cannot {verb} {path}: {error.strerror or error}") from error
 
 
-def _counts(own: Record, shipped: Record) -> Record:
-    """Which of both counts: the user's own, which met the other one in its duel, unless what ships is so much faster
-    that it came with a later version. A little faster it may be by the GPU that it was measured on."""
+def _better(own: Record, shipped: Record) -> Record:
+    """The better of two records of one product: the user's own, which was compared with the other one in a duel, unless
+    the one that ships is so much faster that it came with a later version. Smaller differences come from the GPU."""
     if own.effort != FIRST_USE and own.median_us <= _GPUS_DIFFER * shipped.median_us:
         return own
     return min(own, shipped, key=lambda record: record.median_us)
@@ -423,11 +414,11 @@ def _counts(own: Record, shipped: Record) -> Record:
 
 def _best_of(own: Iterable[Record], shipped: Iterable[Record]) -> tuple[Record, ...]:
     """The record that counts of every device and problem, sorted."""
-    found = {(record.device, record.problem): record for record in own}
+    best = {(record.device, record.problem): record for record in own}
     for record in shipped:
         key = record.device, record.problem
-        found[key] = _counts(found[key], record) if key in found else record
-    return tuple(sorted(found.values(), key=_order))
+        best[key] = _better(best[key], record) if key in best else record
+    return tuple(sorted(best.values(), key=_order))
 
 
 def _order(record: Record) -> tuple[str, str, int, int, int]:

@@ -1,4 +1,4 @@
-"""What a tuned record depends on: if one of these changes, it is checked again before it is used."""
+"""Versions that a tuned record depends on. If one changes, the record is verified again before it is used."""
 
 import hashlib
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from ..device.protocol import Compiler, DeviceInfo
 
 
 def package_version() -> str:
-    """The version that was installed; a checkout that is used from where it lies has none."""
+    """The installed version; `0+unknown` for a checkout that is not installed."""
     try:
         return metadata.version(__package__.partition(".")[0])
     except metadata.PackageNotFoundError:
@@ -19,7 +19,7 @@ def package_version() -> str:
 
 @cache
 def generator_version() -> str:
-    """The package's version and a digest of its templates, so that a changed template is a new version."""
+    """The package's version and a digest of its kernels' templates, so that a changed template is a new version."""
     package = __package__.partition(".")[0]
     digest = hashlib.sha256()
     for name, text in _templates(resources.files(package).joinpath("templates"), ""):
@@ -28,8 +28,8 @@ def generator_version() -> str:
 
 
 def _templates(folder: Traversable, place: str) -> Iterator[tuple[str, bytes]]:
-    """Names and texts of the kernels' templates in a folder and those below, sorted; those of launchers change no
-    kernel."""
+    """Names and texts of the templates in a folder and those below, sorted. The ones of launchers are left out, as they
+    change no kernel."""
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if entry.is_dir() and entry.name != "emit":
             yield from _templates(entry, f"{place}{entry.name}/")

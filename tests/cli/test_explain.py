@@ -20,8 +20,8 @@ from tilewright.runtime.check.roofline import bounds_of, floor_us
 from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import DeviceInfo
-from tilewright.runtime.product.vendor import Handover
-from tilewright.runtime.store.store import Found, Store
+from tilewright.runtime.product.vendor import VendorFallback
+from tilewright.runtime.store.store import LookupResult, Store
 from tilewright.tuner.bench.report import figure
 from tilewright.tuner.choose.shortlist import ENTRIES, shortlist
 from tilewright.tuner.explain import Explained, Unable, explain
@@ -98,7 +98,7 @@ def test_where_there_is_no_room_fewer_of_the_shortlist_are_shown() -> None:
     longest = parse("simt:80x64x16,thread=10x8,lanes_m=4,slices=4,order=rows,stages=4,interleave=2,shared,l2_prefetch")
     choices = tuple(replace(told.choices[0], config=longest, expected_us=float(us)) for us in range(1, 30))
     unable = tuple(Unable(f"family{place}", f"{place} " + "word " * 20 + "end") for place in range(6))
-    lines = shown(replace(told, lookup=Found(parse("naive"), "default"), choices=choices, unable=unable), 80)
+    lines = shown(replace(told, lookup=LookupResult(parse("naive"), "default"), choices=choices, unable=unable), 80)
     assert len(lines) <= 40
     rows = rows_of(lines)
     assert 0 < len(rows) < 10
@@ -173,7 +173,7 @@ class TestLookUp:
     def test_what_goes_to_the_vendors_library(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.told(run, "--shape", "4096", *ON_H200)["vendor"] is None
         with monkeypatch.context() as patched:
-            handover = Handover(12.5, 1.25, "what a test says")
+            handover = VendorFallback(12.5, 1.25, "what a test says")
             patched.setattr("tilewright.tuner.explain.untimed", lambda info, found: handover)
             vendor = self.told(run, "--shape", "4096", *ON_H200)["vendor"]
             out = " ".join(run("explain", "--shape", "4096", *ON_H200, *self.few).out.split())

@@ -6,7 +6,7 @@ from products import TRANS
 from tilewright.codegen.errors import LaunchError
 from tilewright.codegen.problem import Grade, Problem
 from tilewright.runtime.check.verify import Verifier
-from tilewright.runtime.device.protocol import Multiplied
+from tilewright.runtime.device.protocol import Elements
 from tilewright.tuner.bench.concatenated import SCHEMES, Concatenated
 
 
@@ -22,7 +22,7 @@ def test_a_row_major_product_is_right(dtype: str, trans: str) -> None:
 @pytest.mark.parametrize("trans", TRANS)
 def test_tf32_is_asked_for_by_its_kind_of_arithmetic(trans: str) -> None:
     device, problem = VendorHost(), Problem.parse("5x7x3", "float", trans)
-    assert Verifier(device, problem).check(device.vendor(problem, Multiplied.TF32)).reason == ""
+    assert Verifier(device, problem).check(device.vendor(problem, Elements.TF32)).reason == ""
     assert set(device.library.kinds) == {0}
 
 

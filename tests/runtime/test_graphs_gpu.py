@@ -12,7 +12,7 @@ import tilewright
 from stored import make
 from tilewright.codegen.errors import CaptureError
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.product.gemm import device_of
+from tilewright.runtime.device.detect import device_of
 from tilewright.runtime.store.store import Store
 from tilewright.runtime.store.versions import versions_of
 from variants import variant

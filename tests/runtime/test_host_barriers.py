@@ -59,7 +59,7 @@ def test_groups_of_threads_wait_for_their_own_alone(
     device: HostDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, switch: str
 ) -> None:
     if switch == "ucontext":
-        monkeypatch.setattr(host_compiler, "_FAST", ("-O2", "-DTILEWRIGHT_UCONTEXT"))
+        monkeypatch.setattr(host_compiler, "_FLAGS", (*host_compiler._FLAGS, "-DTILEWRIGHT_UCONTEXT"))
     function = _build(device, tmp_path, GROUPS)
     buffer, data = _floats(device, 3 * 4 * count)
     for _ in range(2):

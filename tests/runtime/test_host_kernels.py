@@ -124,7 +124,7 @@ def test_barriers_hold(
     device: HostDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, switch: str
 ) -> None:
     if switch == "ucontext":
-        monkeypatch.setattr(host_compiler, "_FAST", ("-O2", "-DTILEWRIGHT_UCONTEXT"))
+        monkeypatch.setattr(host_compiler, "_FLAGS", (*host_compiler._FLAGS, "-DTILEWRIGHT_UCONTEXT"))
     function = _build(device, tmp_path, REVERSE)
     buffer, data = _floats(device, 3 * block)
     data[:] = np.arange(3 * block)
@@ -268,7 +268,7 @@ extern "C" __global__ void kernel(float* out)
 
 
 def test_kernels_compile_without_warnings(device: HostDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_compiler, "_FAST", ("-O2", "-Wall", "-Wextra", "-Werror"))
+    monkeypatch.setattr(host_compiler, "_FLAGS", (*host_compiler._FLAGS, "-Wall", "-Wextra", "-Werror"))
     code = REVERSE.replace("    for (int round", "    #pragma unroll 2\n    for (int round")
     _build(device, tmp_path, code)
 

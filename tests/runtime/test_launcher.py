@@ -37,7 +37,7 @@ from tilewright.runtime.device.cublas import Cublas
 from tilewright.runtime.device.protocol import Binary, Launcher
 from tilewright.runtime.product import kernel as kernel_module
 from tilewright.runtime.product.kernel import Kernel, Laid
-from tilewright.runtime.product.plan import Kept, Plan
+from tilewright.runtime.product.plan import CallPlan, ReadyKernel
 from tilewright.runtime.product.vendor import Vendor, VendorProduct
 from variants import variant
 
@@ -270,11 +270,11 @@ class Product:
         config = variant(text)
         source = render(self.problem, config, self.gpu.info)
         fit = fitted(self.problem, config, self.gpu.info)
-        kept = Kept(Kernel(self.gpu, self.problem, fit, source, Binary(b"")))
+        kept = ReadyKernel(Kernel(self.gpu, self.problem, fit, source, Binary(b"")))
         self.kept = kept
         lds = [max(4, -(-cols // 4) * 4) for _, cols in (self.problem.stored_a, self.problem.stored_b)]
         lds_of_all: Any = *lds, self.problem.n
-        self.plan = Plan(kept, self.kind, "cuda:0", lds_of_all, swapped=swapped)  # type: ignore[arg-type]
+        self.plan = CallPlan(kept, self.kind, "cuda:0", lds_of_all, swapped=swapped)  # type: ignore[arg-type]
         self.call: Any = self.plan.quick()
 
     def __call__(self, a: int = A, b: int = B, out: int | None = OUT, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
@@ -388,7 +388,7 @@ class TestCall:
     def test_the_usual_call_is_in_c(self, fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
         use("C", monkeypatch)
         product = Product(fake, "split-K")
-        monkeypatch.setattr(Plan, "__call__", lambda *given: pytest.fail("Python did it"))
+        monkeypatch.setattr(CallPlan, "__call__", lambda *given: pytest.fail("Python did it"))
         product()
         assert len(fake.taken()) == 1
 
@@ -483,7 +483,7 @@ class TestCall:
                     raise RuntimeError("no version")
 
         product, kind = Product(fake, "plain"), Broken()
-        call: Any = Plan(product.kept, kind, "cuda:0", (64, 96, 96)).quick()  # type: ignore[arg-type]
+        call: Any = CallPlan(product.kept, kind, "cuda:0", (64, 96, 96)).quick()  # type: ignore[arg-type]
         arrays = FakeArray(A), FakeArray(B), FakeArray(OUT)
         for kind.where in ("pointer", "stream", "wrote"):
             for a in (arrays[0], FakeArray(A + 4)):  # which the kernel's vectors do not take
@@ -502,7 +502,7 @@ class TestCall:
                 return array.pointer
 
         product = Product(fake, "plain")
-        call: Any = Plan(product.kept, Storages(), place, (64, 96, 96)).quick()  # type: ignore[arg-type]
+        call: Any = CallPlan(product.kept, Storages(), place, (64, 96, 96)).quick()  # type: ignore[arg-type]
         for i, name in enumerate(("a", "b", "out")):
             arrays = [FakeArray(0 if i == j else address) for j, address in enumerate((A, B, OUT))]
             with pytest.raises(ArgumentTypeError, match=f"^{name} has no memory$"):
@@ -677,7 +677,7 @@ def test_the_vendors_library_is_a_usual_call_too(fake: FakeDriver, language: str
     gpu.blas = lambda: Cublas(library, 1)  # type: ignore[method-assign]
     own: Any = SimpleNamespace(device=gpu, problem=product.problem, kernel=product.kept.kernel)
     served = VendorProduct(own, Vendor(gpu))
-    made = Plan(Kept(served), product.kind, "cuda:0", (64, 96, 96))  # type: ignore[arg-type]
+    made = CallPlan(ReadyKernel(served), product.kind, "cuda:0", (64, 96, 96))  # type: ignore[arg-type]
     call: Any = made.quick()
     assert (call is made) == (language == "Python")
     rng = np.random.default_rng(3)

@@ -183,7 +183,7 @@ class TestOutdatedRecords:
         older = tuple((name, "old" if name == "generator" else version) for name, version in today)
         digest = render(problem, kernel.config, kernel.device).digest
         checked: list[object] = []
-        monkeypatch.setattr(gemm_module, "_rechecked", lambda device, found, store: checked.append(1) or found)
+        monkeypatch.setattr(gemm_module, "Verifier", lambda *given: checked.append(1) or Verifier(*given))
         for versions, text, checks in ((older, digest, 0), (older, "other", 1), (older, "", 1), (self.OLD, digest, 1)):
             record = replace(stored("20x24x16", PAD, versions), digest=text)
             Store().keep(record, replace=True)

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from tilewright.codegen.errors import DeviceMismatchError
 from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.product.kernel import Kernel
-from tilewright.runtime.product.plan import Kept
+from tilewright.runtime.product.plan import ReadyKernel
 
 
 @pytest.fixture(autouse=True)
-def kernels() -> dict[Any, Kept]:
+def kernels() -> dict[Any, ReadyKernel]:
     """No kernels kept from another test, whose store was another."""
     tilewright.clear()
     return tilewright._library._kernels
@@ -46,7 +46,7 @@ class TestHost(Products):
         assert seen == [(40, 60, 60, *(array.ctypes.data for array in (a, b, out)))]
         assert np.array_equal(out, a @ b)
 
-    def test_threads_get_their_own_results(self, kernels: dict[Any, Kept]) -> None:
+    def test_threads_get_their_own_results(self, kernels: dict[Any, ReadyKernel]) -> None:
         shapes = [(20 + i % 3, 24, 16 + i % 2) for i in range(8)]
         wrong: list[object] = []
 
@@ -68,7 +68,9 @@ class TestHost(Products):
         assert wrong == []
         assert len(kernels) == len(set(shapes))
 
-    def test_kernels_kept_ready_are_bounded(self, kernels: dict[Any, Kept], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_kernels_kept_ready_are_bounded(
+        self, kernels: dict[Any, ReadyKernel], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(matmul_module, "_MAX_KERNELS", 2)
         for m in (3, 4, 5, 3):
             a, b = whole(m, 4), whole(4, 5)

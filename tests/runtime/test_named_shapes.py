@@ -56,7 +56,7 @@ def problem_of(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[..., Probl
 
     load_names = "tilewright.runtime.product.matmul.load_on"
     monkeypatch.setattr(load_names, lambda device, problem, *_: reached(problem))
-    monkeypatch.setattr(Library, "_kept", lambda self, problem, *_: reached(problem))
+    monkeypatch.setattr(Library, "_ready", lambda self, problem, *_: reached(problem))
     monkeypatch.setattr(tune_module, "check_tunable", reached)
 
     def emitted(shape: Any, **words: Any) -> Problem:
@@ -149,7 +149,7 @@ def test_words_are_for_the_shapes_that_say_nothing(monkeypatch: pytest.MonkeyPat
         seen.append(problem)
         return SimpleNamespace(kernel=SimpleNamespace(prepare_graphs=lambda graphs: None))
 
-    monkeypatch.setattr(Library, "_kept", kept)
+    monkeypatch.setattr(Library, "_ready", kept)
     tilewright.prepare(ASKED, "9x10x11", dtype="float", trans="tn", device="host")
     served = tilewright.Served(ASKED, parse("tiled:16"), TYPICAL["sm_80"])
     bundle = tilewright.emit([served, "9x10x11"], arch="sm_80", dtype="float", trans="tn", config="tiled:32")

@@ -17,14 +17,14 @@ import tilewright
 from numpy.typing import NDArray
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.errors import ArgumentTypeError, LayoutError, ShapeError, TilewrightError
+from tilewright.runtime.device.detect import device_of
 from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.product import arrays as arrays_module
 from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.product import plan as plan_module
 from tilewright.runtime.product import torch_pool
-from tilewright.runtime.product.gemm import device_of
 from tilewright.runtime.product.kernel import Kernel
-from tilewright.runtime.product.plan import Plan
+from tilewright.runtime.product.plan import CallPlan
 from tilewright.runtime.product.scratch import Scratch
 
 
@@ -38,16 +38,16 @@ def clear() -> None:
 
 
 @pytest.fixture
-def planned(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[CallPlan]:
     """Every plan that is made."""
-    made: list[Plan] = []
-    make = Plan.__init__
+    made: list[CallPlan] = []
+    make = CallPlan.__init__
 
-    def noted(self: Plan, *given: Any, **named: Any) -> None:
+    def noted(self: CallPlan, *given: Any, **named: Any) -> None:
         made.append(self)
         make(self, *given, **named)
 
-    monkeypatch.setattr(Plan, "__init__", noted)
+    monkeypatch.setattr(CallPlan, "__init__", noted)
     return made
 
 
@@ -56,7 +56,7 @@ def product(a: Any, b: Any, **options: Any) -> Any:
 
 
 class TestPlans:
-    def test_one_for_each_layout(self, planned: list[Plan]) -> None:
+    def test_one_for_each_layout(self, planned: list[CallPlan]) -> None:
         a, b, board = whole(20, 12), whole(12, 16), np.zeros((20, 30), "float32")
         for _ in range(3):
             assert np.array_equal(product(a, b), a @ b)
@@ -65,7 +65,7 @@ class TestPlans:
         assert len(planned) == 3
         assert len(tilewright._library._kernels) == 2  # as stored, and A transposed
 
-    def test_one_for_all_copies_and_arrays_of_other_kinds(self, planned: list[Plan]) -> None:
+    def test_one_for_all_copies_and_arrays_of_other_kinds(self, planned: list[CallPlan]) -> None:
         x, b = whole(8, 16), whole(8, 6)
         kernel = tilewright.load(8, 6, 8, device="host")
         for way in (product, kernel):
@@ -224,7 +224,7 @@ KINDS: dict[str, tuple[arrays_module.Kind, Any]] = {
 
 
 class TestMemory:
-    def test_prepared_shapes_are_there_and_told(self, planned: list[Plan]) -> None:
+    def test_prepared_shapes_are_there_and_told(self, planned: list[CallPlan]) -> None:
         before = tilewright.memory()
         tilewright.prepare("9x10x11", (4, 5, 6), tilewright.Problem(3, 3, 3, "double"), device="host", trans="tn")
         kernels = tilewright._library._kernels
@@ -405,7 +405,7 @@ class TestTorchPool:
         assert scratch.nbytes == (32 if private else 64 + 128 + 32)
         device.graph = 6
         assert scratch.at(3, True)[-1] != first[-1]  # counters are a graph's own
-        assert list(torch_pool._pools) == [("cuda:0", 6)]
+        assert torch_pool._pools == {"cuda:0": (6, private)}
 
 
 class TestCopies:

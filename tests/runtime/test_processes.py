@@ -17,7 +17,7 @@ from tilewright.runtime.locks import Lock
 from tilewright.runtime.product.gemm import Gemm
 from tilewright.runtime.product.kernel import prepare
 from tilewright.runtime.product.vendor import OwnKernel
-from tilewright.runtime.store.found import Found
+from tilewright.runtime.store.lookup import LookupResult
 
 PLAIN = "tiled:16"
 SPLIT = "simt:32x32x16,thread=4x4,split_k=4"
@@ -26,7 +26,7 @@ SPLIT = "simt:32x32x16,thread=4x4,split_k=4"
 
 def gemm_of(kernel):  # type: ignore[no-untyped-def]
     """A kernel as `load` gives it; programs have this function too."""
-    own = OwnKernel(kernel.device, kernel.problem, Found(kernel.config, "default"), lambda found: found)
+    own = OwnKernel(kernel.device, kernel.problem, LookupResult(kernel.config, "default"), lambda found: found)
     own.compiled = kernel
     return Gemm(own, None, lambda: None)
 
@@ -39,7 +39,7 @@ from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.product.gemm import Gemm
 from tilewright.runtime.product.kernel import prepare
 from tilewright.runtime.product.vendor import OwnKernel
-from tilewright.runtime.store.found import Found
+from tilewright.runtime.store.lookup import LookupResult
 
 {inspect.getsource(gemm_of)}
 device, problem = HostDevice(), Problem(35, 40, 512)

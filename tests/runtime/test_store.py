@@ -19,7 +19,7 @@ from tilewright.codegen.reading import read_plain
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store import store as store_module
 from tilewright.runtime.store.codec import of_line
-from tilewright.runtime.store.found import Found
+from tilewright.runtime.store.lookup import LookupResult
 from tilewright.runtime.store.record import FIRST_USE, Record, Status
 from tilewright.runtime.store.store import Store, StoreWarning
 from tilewright.tuner.choose.shortlist import look_up
@@ -182,20 +182,20 @@ def test_records_of_one_device_and_of_all(store: Store) -> None:
 def test_exact_then_what_the_ranking_says_then_default(store: Store) -> None:
     seen: list[tuple[Record, ...]] = []
 
-    def ranking(problem: Problem, info: DeviceInfo, records: tuple[Record, ...]) -> Found | None:
+    def ranking(problem: Problem, info: DeviceInfo, records: tuple[Record, ...]) -> LookupResult | None:
         seen.append(records)
-        return Found(records[0].config, "first") if records else None
+        return LookupResult(records[0].config, "first") if records else None
 
     found = store.lookup(INFO, PROBLEM, ranking)
     assert (found.origin, found.config, found.record) == ("default", default_config(PROBLEM, INFO), None)
     records = make(5.0, Problem(64, 64, 64), CONFIGS[1], "another"), make(1.0, Problem(64, 64, 64), CONFIGS[0])
     for record in records:
         store.keep(record)
-    assert store.lookup(INFO, PROBLEM, ranking) == Found(CONFIGS[1], "first")
+    assert store.lookup(INFO, PROBLEM, ranking) == LookupResult(CONFIGS[1], "first")
     assert seen == [(), records]
     for exact in (CONFIGS[2], variant("tiled:32")):
         store.keep(make(9.0, PROBLEM, exact), replace=True)
-        assert store.lookup(INFO, PROBLEM, ranking) == Found(exact, "exact", make(9.0, PROBLEM, exact))
+        assert store.lookup(INFO, PROBLEM, ranking) == LookupResult(exact, "exact", make(9.0, PROBLEM, exact))
     store.keep(make(9.0, PROBLEM, variant("dmma")), replace=True)  # in float it cannot serve
     assert store.lookup(INFO, PROBLEM, ranking).origin == "first"
 

@@ -15,8 +15,8 @@ import pytest
 import tilewright
 from counted import check_calls
 from tilewright.codegen.errors import ArgumentTypeError, DeviceError, DeviceMismatchError, LayoutError, ShapeError
+from tilewright.runtime.device.detect import device_of
 from tilewright.runtime.product import matmul as matmul_module
-from tilewright.runtime.product.gemm import device_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -19,7 +19,6 @@ from tilewright.runtime.check.verify import Verifier
 from tilewright.runtime.device.cublas import Cublas
 from tilewright.runtime.device.detect import choose, open_device
 from tilewright.runtime.device.host import NumpyBlas
-from tilewright.runtime.product import gemm as gemm_module
 from tilewright.runtime.product import kernel as kernel_module
 from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.product.matmul import Library
@@ -47,8 +46,7 @@ def library() -> Library:
 def device(monkeypatch: pytest.MonkeyPatch) -> VendorHost:
     """The device that every selector opens."""
     found = VendorHost()
-    for module in (gemm_module, matmul_module):
-        monkeypatch.setattr(module, "device_of", lambda selector: found)
+    monkeypatch.setattr(matmul_module, "device_of", lambda selector: found)
     return found
 
 
@@ -180,7 +178,7 @@ class TestCaptured:
 
     def test_one_like_it_has_to_be_launched_before(self, device: VendorHost) -> None:
         a, b, out, board = whole(9, 8), whole(8, 7), np.zeros((9, 7), "f4"), np.zeros(9 * 7 + 1, "f4")
-        product = library().load(9, 7, 8)._kept.kernel
+        product = library().load(9, 7, 8)._ready.kernel
         product.prepare_graphs(1)
         run = product.laid(8, 7, 7)
 
@@ -209,7 +207,7 @@ class TestCaptured:
         a, b, out = whole(9, 8), whole(8, 7), np.zeros((9, 7), "f4")
         kernel(a, b, out=out)
         own.prepare((9, 7, 8), graphs=2)
-        run = kernel._kept.kernel.laid(8, 7, 7)
+        run = kernel._ready.kernel.laid(8, 7, 7)
         at = (each.ctypes.data for each in (a, b, out))
         given = *at, 1.0, 0.0
         run(0, False, *given)
@@ -275,7 +273,7 @@ def test_how_it_is_called(dtype: str, trans: str) -> None:
 
 
 def test_it_is_used_as_a_kernel_is(device: VendorHost) -> None:
-    product = library().load(9, 7, 8)._kept.kernel
+    product = library().load(9, 7, 8)._ready.kernel
     assert isinstance(product, VendorProduct)
     assert isinstance(product.laid(8, 7, 7), LaidVendor)
     assert product.laid(8, 7, 7).masks == (3, 3, 3)

@@ -333,7 +333,7 @@ def test_200_random_shapes_get_a_valid_choice(arch: str) -> None:
 def test_a_look_up_takes_a_near_record_else_what_is_predicted(dtype: DType, tmp_path: Path) -> None:
     store = Store(tmp_path)
     near = store.lookup(H200, Problem.parse("1000x1000x1040", dtype.value), look_up)
-    assert (near.told, near.expected_us, near.regret) == ("predicted (from 1000x1000x1000)", None, None)
+    assert (near.summary, near.expected_us, near.regret) == ("predicted (from 1000x1000x1000)", None, None)
     for far in (Problem.parse("300x5000x70", dtype.value), Problem.parse("1300x900x700", dtype.value, "tt")):
         found = store.lookup(H200, far, look_up)
         (first, *_) = Forecast(far, H200).choices(3)

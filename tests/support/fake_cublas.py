@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.device.cublas import Cublas, cublas_product
+from tilewright.runtime.device.cublas import Cublas
 from tilewright.runtime.device.host import HostDevice
-from tilewright.runtime.device.protocol import Multiplied
-from tilewright.runtime.product.vendor import Handover, OwnKernel
+from tilewright.runtime.device.protocol import Device, Elements
+from tilewright.runtime.product.vendor import OwnKernel, VendorFallback
 
 _ELEMENTS = {0: np.float32, 2: np.float16, 14: np.uint16}  # by cudaDataType; the bits of bfloat16s
 
@@ -103,14 +103,14 @@ class VendorHost(HostDevice):
     def blas(self) -> Cublas:
         return Cublas(self.library, 1)
 
-    def vendor(self, problem: Problem, multiplied: Multiplied = Multiplied.OWN) -> Any:
-        return cublas_product(self, self.blas(), problem, multiplied)
+    def vendor(self, problem: Problem, elements: Elements = Elements.OWN) -> Any:
+        return Device.vendor(self, problem, elements)
 
     def capturing(self, stream: int) -> bool:
         return self.captured
 
 
-def always(own: OwnKernel, operands: Any) -> Handover | None:
+def always(own: OwnKernel, operands: Any) -> VendorFallback | None:
     """That the library is faster wherever there is something to multiply."""
     works = min(own.problem.m, own.problem.n, own.problem.k) > 0
-    return Handover(12.5, 1.25, "a test") if works else None
+    return VendorFallback(12.5, 1.25, "a test") if works else None

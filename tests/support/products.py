@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from quick import compiled
+from quick import QuickCompiler, compiled
 from tilewright.codegen.config import Config
 from tilewright.codegen.fit import Fit
 from tilewright.codegen.leaf import Edge
@@ -27,7 +27,9 @@ class QuickDevice(HostDevice):
     """The host device with as many SMs as a test says, which loads a kernel once for all the sizes that it serves."""
 
     def __init__(self, sanitize: bool = False, alignment: int = 16, sm_count: int = 1) -> None:
-        super().__init__(sanitize, alignment)
+        super().__init__(alignment)
+        if sanitize:
+            self.compiler = QuickCompiler(sanitize=True)
         self._loaded: dict[tuple[bytes, str], HostFunction] = {}
         self._sm_count = sm_count
 

@@ -29,20 +29,39 @@ class QuickCompiler(HostCompiler):
     There undefined behaviour ends the process at once, without a word: what tells it takes a third of compiling.
     """
 
+    sanitize: bool = False
+    """Whether addresses and undefined behaviour are checked; the process must have the sanitizer's library preloaded.
+    """
     quick_headers: bool = False
     """Under sanitizers the headers are optimized, the kernel is not: it takes longer to compile, and half the time to
     run where most of it goes by in the headers' twins of what only a GPU has."""
 
     @property
     def flags(self) -> tuple[str, ...]:
-        # Where -O0 is told, no function is inlined, whatever a pragma says.
-        quicker = {"-O1": "-O2" if self.quick_headers else "-O0", "-O2": "-O1", "-g1": "-g0"}
-        told = ("-fsanitize-undefined-trap-on-error",) if self.sanitize else ()
-        return tuple(quicker.get(flag, flag) for flag in HostCompiler.flags.__get__(self)) + told
+        # With -O0 no function is inlined, whatever a pragma says.
+        optimized = "-O1" if not self.sanitize else "-O2" if self.quick_headers else "-O0"
+        flags = tuple(optimized if flag == "-O2" else flag for flag in HostCompiler.flags.__get__(self))
+        return (*flags, *_sanitizing(), "-fsanitize-undefined-trap-on-error") if self.sanitize else flags
 
     def build(self, source: KernelSource, folder: str) -> Binary:
         given = replace(source, code=_UNOPTIMIZED + source.code) if self.quick_headers else source
         return HostCompiler.build(self, given, folder)
+
+
+_SANITIZED = ("-g0", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+_GCC_SANITIZED = ("-fsanitize-sections=tilewright_shared",)
+"""GCC leaves variables in a named section unchecked otherwise; clang has no such flag and checks bounds only."""
+_FILLED = ("-ftrivial-auto-var-init=pattern",)
+"""Flag by which variables that were never set hold a large number, not a zero by chance. GCC has it from 12 on."""
+
+
+def _sanitizing() -> tuple[str, ...]:
+    """Flags of the system's compiler for its sanitizers."""
+    compiler = host_compiler.cxx()
+    if "clang" in host_compiler.compiler_version(compiler):
+        return (*_SANITIZED, *_FILLED, "-shared-libasan")
+    version = int(host_compiler.compiler_output(*compiler, "-dumpversion").partition(".")[0] or 0)
+    return (*_SANITIZED, *_GCC_SANITIZED, *(_FILLED if version >= 12 else ()))
 
 
 _UNOPTIMIZED = '#pragma GCC optimize("O0")\n#pragma clang optimize off\n'

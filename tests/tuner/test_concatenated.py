@@ -9,7 +9,7 @@ from tilewright.runtime.check.kinds import KINDS
 from tilewright.runtime.check.verify import Verifier
 from tilewright.runtime.device.detect import choose, open_device
 from tilewright.runtime.device.host import HostDevice
-from tilewright.runtime.device.protocol import Multiplied
+from tilewright.runtime.device.protocol import Elements
 from tilewright.tuner.bench.concatenated import SCHEMES, Concatenated
 from tilewright.tuner.bench.errors import broken_promise, error_kinds
 
@@ -58,7 +58,7 @@ def test_rows_and_columns_of_any_size_are_scaled_and_split() -> None:
 
 def test_numpy_has_no_tf32() -> None:
     with pytest.raises(DeviceError, match="NumPy has no TF32"):
-        HostDevice().vendor(Problem(4, 4, 4), Multiplied.TF32)
+        HostDevice().vendor(Problem(4, 4, 4), Elements.TF32)
 
 
 @pytest.mark.gpu
@@ -79,6 +79,6 @@ def test_on_a_gpu_tf32_is_coarser() -> None:
     with device.entered():
         plain, coarser = (
             Verifier(device, problem).check(device.vendor(problem, each)).accuracy.worst
-            for each in (Multiplied.OWN, Multiplied.TF32)
+            for each in (Elements.OWN, Elements.TF32)
         )
     assert coarser > 20 * plain

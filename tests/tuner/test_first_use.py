@@ -22,7 +22,7 @@ from tilewright.runtime.check.timing import summarise
 from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.store.record import FIRST_USE, Accuracy, Status
-from tilewright.runtime.store.store import Found, Store
+from tilewright.runtime.store.store import LookupResult, Store
 from tilewright.tuner import first_use
 from tilewright.tuner.choose.forecast import Forecast
 from tilewright.tuner.choose.shortlist import ENTRIES, shortlist
@@ -135,7 +135,7 @@ def test_the_winner_of_the_duel_is_kept_beside_the_library_and_without_it(
 ) -> None:
     monkeypatch.setattr(ratios, "NOISY", math.inf)
     monkeypatch.setattr(first_use, "TRIALS", 2)
-    device, found, duels = HostDevice(), Found(FAST, "predicted"), list[Duel]()
+    device, found, duels = HostDevice(), LookupResult(FAST, "predicted"), list[Duel]()
     original = Bench.duel
 
     def noted(self: Bench, *given: Any) -> Duel:
@@ -162,7 +162,7 @@ def test_the_winner_of_the_duel_is_kept_beside_the_library_and_without_it(
 def test_what_does_not_work_is_passed_over(monkeypatch: pytest.MonkeyPatch, tried: list[str], tmp_path: Path) -> None:
     device, store = HostDevice(), Store(tmp_path)
     store.keep(make(10.0, Problem(40, 24, 64), SLOW, device.info.key))
-    found, original = Found(FAST, "predicted"), Bench.try_variant
+    found, original = LookupResult(FAST, "predicted"), Bench.try_variant
     working = {SLOW}
 
     def broken(self: Bench, config: Any, stop_above_us: float) -> Tried:
@@ -225,7 +225,7 @@ def test_no_thread_is_left_and_no_memory_is_an_error(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(HostDevice, "allocate", full)
     with pytest.raises(LaunchError, match="no memory is left"):
-        measured(HostDevice(), PROBLEM, Store(), Found(FAST, "predicted"), 1.0)
+        measured(HostDevice(), PROBLEM, Store(), LookupResult(FAST, "predicted"), 1.0)
     (evaluator,) = closed
     with pytest.raises(RuntimeError, match="shutdown"):
         evaluator._pool.submit(print)
@@ -305,7 +305,9 @@ class Gpu:
     def close(self) -> None:
         self.closed += 1
 
-    def first_used(self, store: Store, first: Config, seconds: float = 60.0, problem: Problem = PROBLEM) -> Found:
+    def first_used(
+        self, store: Store, first: Config, seconds: float = 60.0, problem: Problem = PROBLEM
+    ) -> LookupResult:
         """The winner of first use on it."""
         compiler = SimpleNamespace(identity="nvrtc 13.0")
         device: Any = SimpleNamespace(
@@ -313,7 +315,7 @@ class Gpu:
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(first_use, "InProcess", self)
-            found = measured(device, problem, store, Found(first, "predicted"), seconds)
+            found = measured(device, problem, store, LookupResult(first, "predicted"), seconds)
         assert self.made[:3] == (INFO, problem, device)
         assert self.brief
         assert self.closed > 0
@@ -449,7 +451,7 @@ def test_where_another_thread_kept_a_record_meanwhile_that_is_it() -> None:
     device: Any = SimpleNamespace(
         info=INFO, entered=nullcontext, stream=lambda: 0, capturing=lambda stream: False
     )  # nothing can be compiled on it
-    found = measured(device, PROBLEM, store, Found(FAST, "predicted"), 2.0)
+    found = measured(device, PROBLEM, store, LookupResult(FAST, "predicted"), 2.0)
     assert (found.config, found.origin, found.record) == (SLOW, "exact", make(5.0, PROBLEM, SLOW))
 
 

@@ -18,13 +18,12 @@ from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.check.timing import Timer
 from tilewright.runtime.device.host import HostDevice
-from tilewright.runtime.product import gemm as gemm_module
 from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.product.arguments import operand_of
 from tilewright.runtime.product.kernel import Kernel, prepare
 from tilewright.runtime.product.matmul import Library
-from tilewright.runtime.product.vendor import Handover, Operands, OwnKernel
-from tilewright.runtime.store.found import Found
+from tilewright.runtime.product.vendor import Operands, OwnKernel, VendorFallback
+from tilewright.runtime.store.lookup import LookupResult
 from tilewright.runtime.store.record import Accuracy
 from tilewright.tuner.choose import fallback
 from tilewright.tuner.choose.fallback import by_record, by_timing, faster
@@ -33,7 +32,7 @@ from tilewright.tuner.first_use import measured
 
 PROBLEM = Problem.parse("30x50x7")
 CONFIG = parse("tiled:8")
-PREDICTED = Found(CONFIG, "predicted", expected_us=20.0, regret=1.5)
+PREDICTED = LookupResult(CONFIG, "predicted", expected_us=20.0, regret=1.5)
 
 
 def on_gpu(device: HostDevice) -> Kernel:
@@ -46,7 +45,7 @@ def on_gpu(device: HostDevice) -> Kernel:
     return kernel
 
 
-def own(kernel: Kernel, found: Found = PREDICTED) -> OwnKernel:
+def own(kernel: Kernel, found: LookupResult = PREDICTED) -> OwnKernel:
     """The kernel as what a look-up gave."""
     chosen = OwnKernel(kernel.device, kernel.problem, found, lambda found: found)
     chosen.compiled = kernel
@@ -55,7 +54,7 @@ def own(kernel: Kernel, found: Found = PREDICTED) -> OwnKernel:
 
 def test_a_record_without_a_ratio_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its duel was too noisy, so both are timed as where nothing was tuned."""
-    monkeypatch.setattr(fallback, "by_timing", lambda kernel, found, operands: Handover(9.0, None, "a test"))
+    monkeypatch.setattr(fallback, "by_timing", lambda kernel, found, operands: VendorFallback(9.0, None, "a test"))
     handover = faster(own(on_gpu(HostDevice()), recorded(None)))
     assert handover is not None
     assert handover.why == "a test"
@@ -78,8 +77,8 @@ def operands() -> Operands:
     return Operands(tuple(operand_of(name, each, False) for name, each in zip("abc", (a, b, c))), 0)  # type: ignore[arg-type]
 
 
-def recorded(ratio: float | None, **changes: Any) -> Found:
-    return Found(CONFIG, "exact", replace(make(10.0, PROBLEM, CONFIG, H200.key), ratio_vendor=ratio, **changes))
+def recorded(ratio: float | None, **changes: Any) -> LookupResult:
+    return LookupResult(CONFIG, "exact", replace(make(10.0, PROBLEM, CONFIG, H200.key), ratio_vendor=ratio, **changes))
 
 
 @pytest.mark.parametrize(("ratio", "changes", "handed"), [
@@ -202,7 +201,7 @@ def test_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = on_gpu(device)
 
     def fails(error: Exception) -> Callable[..., None]:
-        def timed(kernel: Kernel, found: Found, given: Operands) -> None:
+        def timed(kernel: Kernel, found: LookupResult, given: Operands) -> None:
             calls.append(given)
             raise error
 
@@ -229,8 +228,7 @@ class TestMatmul:
     @pytest.mark.parametrize("turned", [False, True])
     def test_its_own_operands_where_they_lie(self, turned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         device, given = VendorHost(), list[Operands]()
-        for module in (gemm_module, matmul_module):
-            monkeypatch.setattr(module, "device_of", lambda selector: device)
+        monkeypatch.setattr(matmul_module, "device_of", lambda selector: device)
         for kind in {type(each) for each in matmul_module.KINDS.values()}:
             monkeypatch.setattr(kind, "stream", staticmethod(lambda index: 7), raising=False)
             view = kind.view

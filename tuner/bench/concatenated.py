@@ -7,7 +7,7 @@ from pathlib import Path
 from ...codegen.problem import Grade, Problem
 from ...codegen.source import KernelSource, LaunchConfig
 from ...runtime.device.cache import compile_cached
-from ...runtime.device.protocol import Device, Launcher, Multiplied, Operand
+from ...runtime.device.protocol import Device, Elements, Launcher, Operand
 
 _TEXT = Path(__file__).with_name("concatenated.cu")
 _TILE, _THREADS = (64, 128), 256
@@ -20,7 +20,7 @@ _ALIGNED = 8
 class _Scheme:
     """Pairs of split terms that are multiplied."""
 
-    multiplied: Multiplied
+    multiplied: Elements
     terms: int
     """Number of terms of an element."""
     of_a: tuple[int, ...]
@@ -30,8 +30,8 @@ class _Scheme:
 
 
 SCHEMES = {
-    Grade.NORMWISE: _Scheme(Multiplied.HALF, 2, (1, 0, 0), (0, 1, 0)),
-    Grade.ELEMENTWISE: _Scheme(Multiplied.BFLOAT16, 3, (2, 1, 0, 1, 0, 0), (0, 1, 2, 0, 1, 0)),
+    Grade.NORMWISE: _Scheme(Elements.HALF, 2, (1, 0, 0), (0, 1, 0)),
+    Grade.ELEMENTWISE: _Scheme(Elements.BFLOAT16, 3, (2, 1, 0, 1, 0, 0), (0, 1, 2, 0, 1, 0)),
 }
 """Schemes by grade of accuracy: three products of two halves, and six products of three bfloat16s."""
 
@@ -50,7 +50,7 @@ class Concatenated:
         self.products = len(scheme.of_a)
         """Number of products of terms, and of copies of each operand."""
         self._device, self._problem = device, problem
-        self._scaled = scheme.multiplied is Multiplied.HALF
+        self._scaled = scheme.multiplied is Elements.HALF
         depth = -(-problem.k // _ALIGNED) * _ALIGNED
         self._operands, self._strides = list[Operand](), list[int]()
         for stored, trans, along_k in (

@@ -7,7 +7,7 @@ from importlib import metadata
 from ...codegen.errors import DeviceError
 from ...codegen.problem import Grade, Problem
 from ...runtime.device.cublaslt import cublaslt_name
-from ...runtime.device.protocol import Device, Launch, Multiplied
+from ...runtime.device.protocol import Device, Elements, Launch
 from ...runtime.store.versions import versions_of
 from .concatenated import Concatenated
 from .rows import TITLES, Setting
@@ -45,7 +45,7 @@ def rival(device: Device, problem: Problem, key: str) -> Launch:
     """The launch of one product by any rival but cuBLASLt, which has several kernels. Raises DeviceError, LaunchError
     and CompileError."""
     if key == "tf32":
-        return device.vendor(problem, Multiplied.TF32)
+        return device.vendor(problem, Elements.TF32)
     if key in ("hgemm3k", "bgemm6k"):
         return Concatenated(device, problem, problem.accuracy).launch
     return device.vendor(problem)

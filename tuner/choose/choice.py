@@ -8,7 +8,7 @@ from ...codegen.legality import serves
 from ...codegen.problem import Problem
 from ...codegen.target import Target
 from ...runtime.device.protocol import DeviceInfo
-from ...runtime.store.found import Found
+from ...runtime.store.lookup import LookupResult
 from ...runtime.store.record import Record
 
 
@@ -42,13 +42,13 @@ class Choice:
     record: Record | None = None
     """Record that the config comes from."""
 
-    def as_lookup(self, info: DeviceInfo) -> Found:
+    def as_lookup(self, info: DeviceInfo) -> LookupResult:
         """The entry as the result of a look-up that has no record of exactly this product."""
         if self.record is None:
-            return Found(self.config, "predicted", expected_us=self.expected_us, regret=self.regret)
+            return LookupResult(self.config, "predicted", expected_us=self.expected_us, regret=self.regret)
         if self.record.device != info.key:
-            return Found(self.config, "predicted", sibling=self.record)
-        return Found(self.config, "predicted", self.record)
+            return LookupResult(self.config, "predicted", sibling=self.record)
+        return LookupResult(self.config, "predicted", self.record)
 
 
 def carried(config: Config, problem: Problem, target: Target) -> Config | None:

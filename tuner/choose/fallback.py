@@ -12,8 +12,8 @@ from ...runtime.check.timing import Inputs, Timer, TimingPlan
 from ...runtime.check.verify import place
 from ...runtime.device.protocol import Device, DeviceInfo, Operand
 from ...runtime.product.kernel import Kernel, prepare
-from ...runtime.product.vendor import Handover, Operands, OwnKernel
-from ...runtime.store.found import Found
+from ...runtime.product.vendor import Operands, OwnKernel, VendorFallback
+from ...runtime.store.lookup import LookupResult
 from ..measure.evaluate import FAILURES, MEASURING, TIE
 from ..measure.rounds import side_by_side
 
@@ -30,7 +30,7 @@ _ON_HOST = "rule: on the processor NumPy is faster than CUDA text"
 """Reason that a product of the processor goes to NumPy."""
 
 
-def faster(own: OwnKernel, operands: Callable[[], Operands] | None = None) -> Handover | None:
+def faster(own: OwnKernel, operands: Callable[[], Operands] | None = None) -> VendorFallback | None:
     """The handover to the vendor's library where it is faster than our kernel; None where it is not, or is not known to
     be.
 
@@ -42,10 +42,10 @@ def faster(own: OwnKernel, operands: Callable[[], Operands] | None = None) -> Ha
     """
     problem, device = own.problem, own.device
     if device.info.arch.is_host:
-        return untimed(device.info, own.found)
+        return untimed(device.info, own.looked_up)
     if min(problem.m, problem.n, problem.k) == 0:
         return None
-    kernel, lookup = own.kernel, own.found
+    kernel, lookup = own.kernel, own.looked_up
     if lookup.record is not None and lookup.origin == "exact" and lookup.record.ratio_vendor is not None:
         return untimed(device.info, lookup)
     if operands is None and problem.bytes > _MOST_BYTES:
@@ -59,14 +59,14 @@ def faster(own: OwnKernel, operands: Callable[[], Operands] | None = None) -> Ha
         return None
 
 
-def untimed(info: DeviceInfo, lookup: Found) -> Handover | None:
+def untimed(info: DeviceInfo, lookup: LookupResult) -> VendorFallback | None:
     """The handover to the vendor's library, as far as it is known without timing."""
     if not info.arch.is_host:
         return by_record(lookup)
-    return None if lookup.origin == "exact" else Handover(None, None, _ON_HOST)
+    return None if lookup.origin == "exact" else VendorFallback(None, None, _ON_HOST)
 
 
-def by_record(lookup: Found) -> Handover | None:
+def by_record(lookup: LookupResult) -> VendorFallback | None:
     """The handover by the duel of an exact record: the library must be faster by more than a tie and the rounds'
     interval, and must have been right on that data."""
     record = lookup.record
@@ -78,10 +78,10 @@ def by_record(lookup: Found) -> Handover | None:
     wrong = record.accuracy is not None and record.accuracy.vendor is not None and not record.accuracy.vendor <= 1
     us = record.vendor_us or record.median_us * ratio
     why = f"the record of this product: {us:.4g} us for the {record.median_us:.4g} of ours"
-    return None if wrong else Handover(us, 1.0, why)
+    return None if wrong else VendorFallback(us, 1.0, why)
 
 
-def by_timing(kernel: Kernel, lookup: Found, operands: Operands) -> Handover | None:
+def by_timing(kernel: Kernel, lookup: LookupResult, operands: Operands) -> VendorFallback | None:
     """The handover by timing both: the library must be faster in all rounds but one, and by more than a tie. Raises one
     of FAILURES."""
     device, problem = kernel.device, kernel.problem
@@ -98,7 +98,9 @@ def by_timing(kernel: Kernel, lookup: Found, operands: Operands) -> Handover | N
         return None
     vendor_us, our_us = (statistics.median(timed.samples[name]) for name in ("vendor", "ours"))
     regret = None if lookup.regret is None else max(1.0, lookup.regret * ratio)
-    return Handover(vendor_us, regret, f"timing both at first use: {vendor_us:.4g} us for the {our_us:.4g} of ours")
+    return VendorFallback(
+        vendor_us, regret, f"timing both at first use: {vendor_us:.4g} us for the {our_us:.4g} of ours"
+    )
 
 
 def _copies(device: Device, problem: Problem, operands: Operands) -> list[Inputs]:

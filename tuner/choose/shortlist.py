@@ -22,7 +22,7 @@ from ...codegen.legality import serves
 from ...codegen.problem import DType, Grade, Problem
 from ...runtime.device.known import KNOWN
 from ...runtime.device.protocol import DeviceInfo
-from ...runtime.store.found import Found
+from ...runtime.store.lookup import LookupResult
 from ...runtime.store.record import Record
 from .choice import Choice, Source
 from .forecast import Forecast
@@ -42,7 +42,7 @@ _last_sorted: tuple[Sequence[Record], _Kinds] = (), {}
 """Records that were last sorted by kind, and the result."""
 
 
-def look_up(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> Found | None:
+def look_up(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> LookupResult | None:
     """Choose a config for a problem that was not tuned on a device; None where nothing helps. It is the ranking of
     `Store.lookup`."""
     choice = _first(problem, info, records, lambda: Forecast(problem, info).choices(1))

@@ -1,0 +1,58 @@
+"""Result of a look-up: the config for a problem on a device, and its origin."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...codegen.bundle import Served
+from ...codegen.config import Config
+from ...codegen.problem import Problem
+from ..device.protocol import DeviceInfo
+from .record import Record
+
+
+@dataclass(frozen=True, slots=True)
+class LookupResult:
+    """Result of a look-up."""
+
+    config: Config
+    """Config that serves the problem on the device."""
+    origin: str
+    """`exact`, `predicted` or `default`."""
+    record: Record | None = None
+    """Record of this device that the config comes from, of another shape if it is predicted; None if there is none."""
+    expected_us: float | None = None
+    """Expected microseconds of a predicted config."""
+    regret: float | None = None
+    """Largest ratio of a predicted config's time to the best one's, for nine of ten held-out shapes; None on a device
+    that was not measured."""
+    sibling: Record | None = None
+    """Record of a like device that the config comes from; its times are not this device's."""
+
+    @property
+    def taken_from(self) -> str:
+        """Tuned shape that the config was taken from, if it is another one or of another device; else empty."""
+        if self.sibling is not None:
+            return f"{self.sibling.problem.shape} on {self.sibling.device}"
+        return self.record.problem.shape if self.record is not None and self.origin == "predicted" else ""
+
+    @property
+    def summary(self) -> str:
+        """The origin, and the shape of `taken_from`."""
+        return f"{self.origin} (from {self.taken_from})" if self.taken_from else self.origin
+
+    def served(self, problem: Problem, info: DeviceInfo) -> Served:
+        """The kernel in a bundle of emitted ones, for the problem and device that were looked up."""
+        if self.origin == "exact" and self.record is not None:
+            worst = self.record.accuracy.worst if self.record.accuracy else 0.0
+            return Served(problem, self.config, info, f"tuned on {info.key}", self.record.median_us, worst)
+        origin = "a default: nothing tuned helps"
+        if self.taken_from:
+            device = "" if self.sibling is not None else f" on {info.key}"
+            origin = f"as tuned for {self.taken_from}{device}"
+        elif self.origin == "predicted":
+            origin = "predicted by what was measured for other shapes"
+        return Served(problem, self.config, info, origin)
+
+
+Ranking = Callable[[Problem, DeviceInfo, tuple[Record, ...]], LookupResult | None]
+"""Chooses a config for a problem that was not tuned on a device, from all records; returns None where none helps."""
