@@ -20,7 +20,7 @@ from ..runtime.files import is_stream, spared
 from ..runtime.store.record import Record, Status
 from ..tuner.bench.report import bench_json, figure, save
 from ..tuner.bench.rows import TITLES, BenchResult
-from ..tuner.cluster.messages import Tells, Told
+from ..tuner.cluster.messages import ClusterProgress, Tells
 from ..tuner.measure.evaluate import Tried
 from ..tuner.recording.entry import Entry
 from ..tuner.result import Progress, Result
@@ -173,7 +173,7 @@ class BenchShown(Shown):
         return [*texts, f"{self.done}/{self.total} {row.problem.shape}: {what}"]
 
 
-class WorkersShown(Shown, Told):
+class WorkersShown(Shown, ClusterProgress):
     """What a user sees of all workers: a line for each problem that is done, and how far the others are."""
 
     def __init__(

@@ -17,8 +17,8 @@ from tilewright.runtime.device.host_info import host_info
 from tilewright.runtime.store.codec import dumps
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.cluster.client import Tuning
-from tilewright.tuner.cluster.jobs import Attempt, Job, Known
-from tilewright.tuner.cluster.messages import Begins, Message, Tells, Told, written
+from tilewright.tuner.cluster.jobs import Attempt, Job, StoreView
+from tilewright.tuner.cluster.messages import Begins, ClusterProgress, Message, Tells, written
 from tilewright.tuner.measure.decide import Contender
 from tilewright.tuner.measure.evaluate import Phases
 from tilewright.tuner.recording.entry import Entry
@@ -56,12 +56,12 @@ def test_a_winner_is_kept_unless_what_its_worker_did_not_have_is_faster(
     told: list[Result] = []
     shown: Any = SimpleNamespace(ended=told.append)
     client: Any = SimpleNamespace(subscribe_topic=lambda *given: None)
-    tuning = Tuning(client, [PROBLEM], options, store, key, Told())
-    tuning._told = shown
-    tuning._keep(Job(0, PROBLEM), won(5.0))
+    tuning = Tuning(client, [PROBLEM], options, store, key, ClusterProgress())
+    tuning._progress = shown
+    tuning._save(Job(0, PROBLEM), won(5.0))
     assert store.best(key, PROBLEM) == won(5.0).best
     store.keep(make(3.0, PROBLEM, CONFIGS[2], key))  # by another command
-    tuning._keep(Job(0, PROBLEM), won(4.0))
+    tuning._save(Job(0, PROBLEM), won(4.0))
     best = store.best(key, PROBLEM)
     assert best is not None
     assert best.config == CONFIGS[2 if stays else 0]
@@ -71,13 +71,13 @@ def test_a_winner_is_kept_unless_what_its_worker_did_not_have_is_faster(
 
 def test_a_result_that_was_outdone_on_its_worker_is_not_kept(store: Store) -> None:
     client: Any = SimpleNamespace(subscribe_topic=lambda *given: None)
-    tuning = Tuning(client, [PROBLEM], {}, store, INFO.key, Told())
-    tuning._keep(Job(0, PROBLEM), replace(won(5.0), outdone=True))
+    tuning = Tuning(client, [PROBLEM], {}, store, INFO.key, ClusterProgress())
+    tuning._save(Job(0, PROBLEM), replace(won(5.0), outdone=True))
     assert not tuning.results[PROBLEM].kept
     assert store.both()[0] == ()
 
 
-class Noted(Told):
+class Noted(ClusterProgress):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
@@ -95,13 +95,13 @@ class Noted(Told):
         self.trials.append(told.variant)
 
 
-def heard(store: Store, told: Told, *said: Message | str, problem: Problem = PROBLEM, **options: Any) -> Tuning:
+def heard(store: Store, told: ClusterProgress, *said: Message | str, problem: Problem = PROBLEM, **options: Any) -> Tuning:
     """A tuning of a problem that is in a worker's hand, once it has heard these."""
     client: Any = SimpleNamespace(subscribe_topic=lambda *given: None)
     tuning = Tuning(client, [problem], options, store, INFO.key, told)
     tuning._attempts["a"] = Attempt(tuning._jobs[0], INFO, "tcp://x", VERSIONS)
     for each in said:
-        tuning._heard.put((tuning._topic, each if isinstance(each, str) else written(each)))
+        tuning._events.put((tuning._topic, each if isinstance(each, str) else written(each)))
     tuning._hear(0.0)
     return tuning
 
@@ -118,9 +118,9 @@ def test_what_a_worker_tells_is_in_the_journal_that_it_goes_on_from(store: Store
     heard(store, told, Begins("a", 320, 0), *TRIALS, CRASHED, replace(TRIALS[0], entry=Entry("timeout")))
     assert (told.notes, told.begins) == ([], [(320, 0)])
     assert told.trials == [*map(str, CONFIGS), "naive:8x64", str(CONFIGS[0])]
-    sent = Known(store, INFO.key).of(PROBLEM, VERSIONS)["trials"]
+    sent = StoreView(store, INFO.key).files(PROBLEM, VERSIONS)["trials"]
     ((name, text),) = sent.items()
-    assert Known(store, INFO.key).of(PROBLEM, (("compiler", "2"),))["trials"] == {}
+    assert StoreView(store, INFO.key).files(PROBLEM, (("compiler", "2"),))["trials"] == {}
     (store.root / "worker").mkdir()
     (store.root / "worker" / name).write_text(text)
     resumed = Journal.of(store.root / "worker", PROBLEM, INFO.key, VERSIONS).entries
@@ -174,5 +174,5 @@ def test_workers_are_sent_the_users_own_record_though_one_that_ships_counts(stor
     store.keep(own)
     ship(store, make(10.0, PROBLEM, CONFIGS[2], INFO.key), INFO.key)
     assert [each.config for each in store.layers()[1]] == [CONFIGS[2]]
-    sent = Known(store, INFO.key).of(PROBLEM, ())
+    sent = StoreView(store, INFO.key).files(PROBLEM, ())
     assert [text.encode() for text in sent["records"].values()] == [dumps(own)]
