@@ -95,7 +95,9 @@ class Noted(ClusterProgress):
         self.trials.append(told.variant)
 
 
-def heard(store: Store, told: ClusterProgress, *said: Message | str, problem: Problem = PROBLEM, **options: Any) -> Tuning:
+def heard(
+    store: Store, told: ClusterProgress, *said: Message | str, problem: Problem = PROBLEM, **options: Any
+) -> Tuning:
     """A tuning of a problem that is in a worker's hand, once it has heard these."""
     client: Any = SimpleNamespace(subscribe_topic=lambda *given: None)
     tuning = Tuning(client, [problem], options, store, INFO.key, told)

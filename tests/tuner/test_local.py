@@ -324,12 +324,12 @@ def test_the_process_knows_errors_that_it_was_told_and_less_of_what_is_less_alik
     alike, other, family = parse("simt:64x64x16,interleave=2"), parse("simt:128x32x8,thread=4x4"), parse("tiled:16")
     every = [told, alike, other, family]
     process.meet(every)
-    assert process.tell([told], np.array([0.3])) == pytest.approx([0.3])
+    assert process.fit([told], np.array([0.3])) == pytest.approx([0.3])
     mean, deviation = process.predict(every, [])
     assert mean == pytest.approx([0.3] * 4)
     assert (np.diff(deviation) > 0).all()
     errors = np.array([0.3, -0.1])
-    process.tell([told, family], errors)
+    process.fit([told, family], errors)
     mean, _ = process.predict(every, [])
     assert mean[0] > mean[1] > mean[2] > mean[3]
     # What is under way lowers the deviations around it, and moves no mean.
@@ -346,9 +346,9 @@ def test_the_process_is_the_one_of_its_covariance() -> None:
     told, asked = configs[:20], configs[20:]
     errors = np.random.default_rng(1).normal(0.1, 0.05, len(told))
     process.meet(configs[:5])
-    process.tell(told[:0] + configs[:5], errors[:5])  # in two steps, as a search does
+    process.fit(told[:0] + configs[:5], errors[:5])  # in two steps, as a search does
     process.meet(configs)
-    process.tell(told, errors)
+    process.fit(told, errors)
     mean, covariance = process.joint(asked)
     codes = process._codes[process._rows(configs)]
     whole = _covariance(codes, codes) + 0.015**2 * np.eye(len(configs))
@@ -378,7 +378,7 @@ def test_the_expected_improvement_is_the_mean_of_what_is_below_the_best() -> Non
 def test_the_expected_gain_falls_while_the_best_is_neared() -> None:
     """It is said once it is known well enough."""
     truth, gains = Truth(EVEN), list[float | None]()
-    chooser = Neighbourhood(truth.forecast, likely(EVEN), least_told=24)
+    chooser = Neighbourhood(truth.forecast, likely(EVEN), least_outcomes=24)
     search = Unrecorded(chooser)
     for _ in range(240):
         config = search.ask()
@@ -587,7 +587,7 @@ def test_a_tuning_says_that_it_ended_by_the_gain(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Bench, "try_variant", made)
     monkeypatch.setattr("tilewright.tuner.measure.evaluate._compiled", lambda *given: 0.0)
-    monkeypatch.setattr(local_module, "Neighbourhood", lambda *given: Neighbourhood(*given, least_told=30))
+    monkeypatch.setattr(local_module, "Neighbourhood", lambda *given: Neighbourhood(*given, least_outcomes=30))
     result = tune(problem, device="host", isolation=False, trials=300, seconds=60, keep=1, effort="quick")
     assert (result.stopped, result.sampler) == ("gain", "local")
     assert result.expected_gain is not None

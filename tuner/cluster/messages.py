@@ -1,4 +1,4 @@
-"""Messages between a client and its workers: texts of JSON. The client reads a worker's message as strictly as a record.
+"""Messages between a client and its workers, as texts of JSON that the client reads as strictly as records.
 
 A worker answers for nothing but its measurements: the client refuses a message that is damaged, foreign or of another
 problem with a StoreError, and the message changes nothing.
