@@ -15,6 +15,7 @@ from ...runtime.product.kernel import Kernel, prepare
 from ...runtime.product.vendor import Handover, Operands, OwnKernel
 from ...runtime.store.found import Found
 from ..measure.evaluate import FAILURES, MEASURING, TIE
+from ..measure.ratios import paired
 from ..measure.rounds import side_by_side
 
 _PLAN = TimingPlan(0.0, 20.0, 100.0, 0.0, 1, 1, rotate_l2=2.5, max_sets=128)
@@ -90,8 +91,8 @@ def timed(kernel: Kernel, looked_up: Found, operands: Operands) -> Handover | No
             launch(*operands.each, 1.0, 0.0)
         inputs = [operands.each, *_copies(device, problem, operands)]
         found = side_by_side(Timer(device, problem, plan=_PLAN, inputs=inputs), contenders, rounds)
-    ratio, within = found.ratio("vendor", "ours")
-    if ratio is None or within is None or ratio * (1 + TIE) >= 1 or within[1] >= 1:
+    ratio, within = paired(found.samples["vendor"], found.samples["ours"])
+    if ratio * (1 + TIE) >= 1 or within[1] >= 1:
         return None
     vendor_us, our_us = (statistics.median(found.samples[name]) for name in ("vendor", "ours"))
     regret = None if looked_up.regret is None else max(1.0, looked_up.regret * ratio)
