@@ -12,7 +12,6 @@ import queue
 import secrets
 import signal
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,15 +25,16 @@ from ...codegen.errors import ConfigError, StoreError, TuningError, check
 from ...codegen.legality import serves
 from ...codegen.problem import Problem
 from ...codegen.reading import read_named
-from ...runtime.files import UNSEEN, OutputWarning
+from ...runtime.files import UNSEEN
 from ...runtime.store.store import Store
 from ...runtime.store.versions import generator_version
 from ..ending import noting_signals
+from ..recording.journal import spared_journal
 from ..result import Result
 from ..search.candidates import MOST_BYTES
 from .jobs import Attempt, Job, StoreView, TaskEnd
 from .link import RETURN_S
-from .messages import Asks, Begins, ClusterProgress, Ends, Fails, Loses, Message, Task, Tells, read
+from .messages import Asks, Begins, ClusterProgress, Ends, Fails, Loses, Task, Tells, read
 from .models import resources
 from .worker import answer, end_searches, seat_of, work
 
@@ -155,13 +155,10 @@ class Tuning:
             events = [self._events.get(timeout=seconds)]
             while len(events) < _AT_ONCE and not self._events.empty():
                 events.append(self._events.get())
-            ours = (text for topic, text in events if topic == self._topic)
-            messages = [message for text in ours if (message := self._read(text))]
-            messages.sort(key=self._is_late)
             try:
-                for message in messages:
+                for text in (text for topic, text in events if topic == self._topic):
                     with self._watched():
-                        self._handle(message)
+                        self._handle(text)
             finally:
                 self._write()
         while self._unsaved:
@@ -170,36 +167,23 @@ class Tuning:
             if not self._events.empty():
                 break
 
-    def _is_late(self, message: Message | TaskEnd) -> bool:
-        """False for a worker that waits for an answer, unless earlier trials of its problem may be among the others."""
-        if not isinstance(message, Asks) or not 0 <= message.number < len(self._jobs):
-            return True
-        return self._jobs[message.number].begun
-
-    def _read(self, text: object) -> Message | TaskEnd | None:
+    def _handle(self, event: object) -> None:
+        """Handle the end of a task or the text of a message, which may be refused."""
+        if isinstance(event, TaskEnd):
+            self._end_task(event)
+            return
         try:
-            return text if isinstance(text, TaskEnd) else read(text)
-        except StoreError as error:
-            self._refuse(error)
-        return None
-
-    def _refuse(self, error: Exception) -> None:
-        if len(self._refused) < _REFUSALS and str(error) not in self._refused:
-            self._refused.add(str(error))
-            self._progress.note(f"a message of a worker is refused: {error}")
-
-    def _handle(self, message: Message | TaskEnd) -> None:
-        try:
-            if isinstance(message, TaskEnd):
-                self._end_task(message)
-            elif isinstance(message, Asks):
+            message = read(event)
+            if isinstance(message, Asks):
                 self._answer(message)
             elif (attempt := self._attempts.get(message.attempt)) is None:
                 raise StoreError("of an attempt that nobody began")
             else:
                 self._follow(attempt, message)
         except (StoreError, ConfigError) as error:
-            self._refuse(error)
+            if len(self._refused) < _REFUSALS and str(error) not in self._refused:
+                self._refused.add(str(error))
+                self._progress.note(f"a message of a worker is refused: {error}")
 
     def _answer(self, message: Asks) -> None:
         check(0 <= message.number < len(self._jobs), "of a problem that nobody asked for", StoreError)
@@ -217,7 +201,6 @@ class Tuning:
         self._write()
         if attempt is None:
             self._attempts[message.attempt] = Attempt(job, message.device, message.worker, message.versions)
-        job.begun = True
         text = json.dumps(self._store.files(job.problem, message.versions))
         # Nobody waits for this: where the worker died meanwhile, Dask gives the problem to another.
         self._answering.submit(self.client.run, answer, message.attempt, text, workers=[message.worker])
@@ -229,7 +212,7 @@ class Tuning:
             self._progress.tried(problem, self._key, message)
         elif isinstance(message, Begins):
             if not self._options.get("configs"):  # variants that a user names are in no journal
-                with self._spared():
+                with spared_journal():
                     attempt.journal = self._store.journal(problem, attempt.versions)
             self._progress.begun(problem, message.trials, message.resumed)
         elif isinstance(message, Loses):
@@ -262,17 +245,9 @@ class Tuning:
         while self._unwritten:
             attempt = self._unwritten.pop()
             assert attempt.journal is not None
-            with self._spared():
+            with spared_journal():
                 attempt.journal.extend(attempt.trials)
             attempt.trials = []
-
-    @contextlib.contextmanager
-    def _spared(self) -> Iterator[None]:
-        """Context in which a journal that cannot be written costs an OutputWarning alone."""
-        try:
-            yield
-        except StoreError as error:
-            warnings.warn(str(error), OutputWarning, stacklevel=3)
 
     def _save(self, job: Job, result: Result) -> None:
         try:

@@ -15,7 +15,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -144,11 +143,6 @@ class Attempt:
         if state is None or state.state != "executing" or self._worker.status.name in ("closing", "closed", "failed"):
             raise _GoneError
 
-    @property
-    def ending(self) -> bool:
-        """Whether the client wants no further trials."""
-        return self.task.topic in _ending
-
     def ask(self, info: DeviceInfo, versions: tuple[tuple[str, str], ...]) -> dict[str, Any]:
         """Names and texts of the client's files for the problem, by folder: records and the journal of trials. Raises
         _GoneError."""
@@ -170,11 +164,6 @@ class Attempt:
         self.say(Loses(self.name, reason))
         sync(self._worker.loop, self._worker.set_resources, **{seat_of(info.key): 0.0})
 
-    @property
-    def folder(self) -> str:
-        """The worker's own folder, which Dask removes."""
-        return str(self._worker.local_directory)
-
 
 class Streamed(Progress):
     """Progress of a run that sends each outcome to the client at once."""
@@ -189,12 +178,10 @@ class Streamed(Progress):
 
     def tried(self, tried: Tried, best: Record | None) -> None:
         """Send an outcome, then end the run where the client wants no more."""
-        entry, phases = Entry.of(tried), tried.phases
-        started = datetime.now() - timedelta(seconds=phases.verify_s + phases.time_s)
-        variant = str(tried.record.config)
-        self._attempt.say(Tells(self._attempt.name, variant, entry, started.isoformat(timespec="seconds")))
+        entry, variant = Entry.of(tried), str(tried.record.config)
+        self._attempt.say(Tells(self._attempt.name, variant, entry, entry.started.isoformat(timespec="seconds")))
         self._attempt.check()
-        if self._attempt.ending:
+        if self._attempt.task.topic in _ending:
             raise BrokenPipeError(errno.EPIPE, "the client wants no more")  # ends the run as Ctrl-C does, with the duel
 
     def duelling(self, configs: tuple[Config, ...]) -> None:
@@ -237,7 +224,7 @@ def _end_processes() -> None:
 def _outcome(attempt: Attempt, info: DeviceInfo) -> Message:
     try:
         files = attempt.ask(info, versions_of(info, compiler_for(info)))
-        with tempfile.TemporaryDirectory(prefix="tilewright-", dir=attempt.folder) as folder:
+        with tempfile.TemporaryDirectory(prefix="tilewright-", dir=get_worker().local_directory) as folder:
             return Ends(attempt.name, _tuned(attempt, info, files, Path(folder)))
     except TuningError as error:
         reason = one_line(error)

@@ -25,7 +25,7 @@ from ...runtime.store.store import StoreWarning
 
 if TYPE_CHECKING:  # methods import these: many workers only compile, and workers start often
     from ..bench.rows import BenchRow, Setting
-    from .evaluate import Bench, Duel, Tried
+    from .evaluate import Bench
 
 _PR_SET_PDEATHSIG = 1
 _OURS = (CacheWarning, StoreWarning)
@@ -35,7 +35,7 @@ _NICE = 10
 
 
 class Worker:
-    """The methods that a parent may call."""
+    """The methods that a parent may call, beside those of `Bench` for the problem that was opened."""
 
     _bench: "Bench | None" = None
     _device: Device
@@ -44,7 +44,7 @@ class Worker:
         """The value of the method that is named first, or the error that it raises."""
         name, *arguments = question
         try:
-            return getattr(self, name)(*arguments)
+            return getattr(self if hasattr(self, name) else self._bench, name)(*arguments)
         except (TilewrightError, MemoryError) as error:
             return error
 
@@ -64,16 +64,6 @@ class Worker:
 
         self._bench = None  # frees the memory of the problem before
         self._bench = Bench(open_device(info), problem)
-
-    def try_variant(self, config: Config, stop_above_us: float) -> "Tried":
-        """Call `Bench.try_variant`."""
-        assert self._bench is not None
-        return self._bench.try_variant(config, stop_above_us)
-
-    def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float) -> "Duel":
-        """Call `Bench.duel`."""
-        assert self._bench is not None
-        return self._bench.duel(configs, rounds, seconds)
 
     def set_up(self, info: DeviceInfo, grades: tuple[Grade, ...]) -> "Setting":
         """Open a device, to compare with other libraries there in products of these grades."""

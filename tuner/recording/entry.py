@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from ...runtime.store.codec import decode, encode
@@ -67,6 +68,11 @@ class Entry:
     def charged_s(self) -> float:
         """Seconds that a replay charges for trying the variant."""
         return self.compile_s + self.verify_s + self.bench_s
+
+    @property
+    def started(self) -> datetime:
+        """Time at which a trial started that has just ended; compiling, which comes before, is left out."""
+        return datetime.now() - timedelta(seconds=self.verify_s + self.bench_s)
 
     def packed(self) -> dict[str, Any]:
         """The entry as JSON, without fields at their defaults; `unpacked` restores it to the nanosecond."""

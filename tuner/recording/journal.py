@@ -25,7 +25,7 @@ from ...codegen.families import parse
 from ...codegen.problem import Problem
 from ...codegen.reading import NotPlainError, opened_plain, read_plain
 from ...runtime.file_lock import file_lock
-from ...runtime.files import in_lines, set_aside
+from ...runtime.files import OutputWarning, in_lines, set_aside
 from ..search.space import Dimension, Point
 from .entry import Entry
 from .files import MOST_BYTES, Recording
@@ -124,6 +124,15 @@ class Journal:
             file.write(line if file.tell() else self._header + line)
             file.flush()
             os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def spared_journal() -> Iterator[None]:
+    """Context in which a journal that cannot be written costs an OutputWarning alone."""
+    try:
+        yield
+    except StoreError as error:
+        warnings.warn(str(error), OutputWarning, stacklevel=4)
 
 
 def remove_journal(path: Path) -> bool:

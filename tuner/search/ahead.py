@@ -1,19 +1,15 @@
 """A search in a thread of its own, which fits its model while the device measures."""
 
 import math
-import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...codegen.config import Config
-from ...codegen.errors import StoreError
 from ...runtime.check.threads import one_thread
-from ...runtime.files import OutputWarning
 from ..recording.entry import Entry
-from ..recording.journal import Journal
+from ..recording.journal import Journal, spared_journal
 from .neighbourhood import Neighbourhood
 from .outcomes import ExhaustedError, Outcomes
 
@@ -26,7 +22,6 @@ class Unrecorded:
 
     def __init__(self, chooser: Neighbourhood) -> None:
         self._chooser, self._outcomes = chooser, Outcomes[Config]()
-        self._numbers: dict[Config, int] = {}
 
     @property
     def expected_gain(self) -> float | None:
@@ -40,14 +35,12 @@ class Unrecorded:
                 config = self._chooser.choose(self._outcomes)
         except ExhaustedError:
             return None
-        number = self._numbers[config] = len(self._numbers)
-        self._outcomes.begin(number, config)
+        self._outcomes.begin(config, config)
         return config
 
     def tell(self, config: Config, time_us: float | None) -> None:
         """Add the time of a config in microseconds, None if it failed."""
-        number = self._numbers.setdefault(config, len(self._numbers))
-        self._outcomes.end(number, config, None if time_us is None else math.log(time_us))
+        self._outcomes.end(config, config, None if time_us is None else math.log(time_us))
 
 
 class AskAhead:
@@ -68,7 +61,6 @@ class AskAhead:
     ) -> None:
         self._search = search
         self._journal = journal
-        self._started: dict[Config, datetime] = {}
         self._outcomes = deque((config, entry.time_us) for config, entry in (earlier or {}).items())
         self._suggestions: deque[Future[Config | None]] = deque()
         self._thread = ThreadPoolExecutor(1, "sampler")
@@ -80,12 +72,9 @@ class AskAhead:
 
     def tell(self, config: Config, entry: Entry) -> None:
         """Add the outcome of a config. A journal that cannot be written costs an OutputWarning: the search goes on."""
-        started = self._started.pop(config, datetime.now())
-        try:
-            if self._journal is not None:
-                self._journal.add(config, entry, started)
-        except StoreError as error:
-            warnings.warn(str(error), OutputWarning, stacklevel=2)
+        if self._journal is not None:
+            with spared_journal():
+                self._journal.add(config, entry, entry.started)
         self._outcomes.append((config, entry.time_us))
 
     def ready(self) -> bool:
@@ -98,8 +87,6 @@ class AskAhead:
         self._fill()
         config = self._suggestions.popleft().result()
         self._fill()
-        if config is not None:
-            self._started[config] = datetime.now()
         return config
 
     def close(self) -> None:

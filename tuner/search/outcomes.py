@@ -19,19 +19,19 @@ class Outcomes(Generic[V]):
     def __init__(self) -> None:
         self.finished: list[tuple[V, float]] = []
         """Variants that were tried and the values to be minimised, in the order they ended; infinity for a failure."""
-        self.running: dict[int, V] = {}
-        """Variants under way, by the number of their trials."""
+        self.running: dict[Hashable, V] = {}
+        """Variants under way, by their trials."""
         self.seen: set[V] = set()
         """All variants that were tried or are under way."""
 
-    def begin(self, number: int, variant: V) -> None:
-        """Add a variant that is under way, with the number of its trial."""
-        self.running[number] = variant
+    def begin(self, trial: Hashable, variant: V) -> None:
+        """Add a variant that is under way in a trial."""
+        self.running[trial] = variant
         self.seen.add(variant)
 
-    def end(self, number: int, variant: V, value: float | None) -> None:
+    def end(self, trial: Hashable, variant: V, value: float | None) -> None:
         """Add the value of a variant whose trial ended, None for a failure."""
-        self.running.pop(number, None)
+        self.running.pop(trial, None)
         self.finished.append((variant, math.inf if value is None else value))
         self.seen.add(variant)
 
