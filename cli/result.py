@@ -181,8 +181,8 @@ def show_replay(console: Console, found: Replayed) -> None:
     for trial, (point, time_us) in enumerate(found.trials, start=1):
         if time_us is not None and time_us < best_us:
             best_us = time_us
-            values = recording.values(point).items()
-            named = ",".join(f"{name}={value}" for name, value in values if name in varied and value != ABSENT)
+            values = ((name, value) for name, value in space.values(point) if name in varied and value != ABSENT)
+            named = ",".join(f"{name}={value}" for name, value in values)
             say(console, f"trial {trial}: {figure(time_us)} us, {optimum_us / time_us:.1%} of the optimum, {named}")
     text = (
         f"tried {len(found.trials)} of {len(space)} recorded variants, which took {found.charged_s:,.0f} s to record; "

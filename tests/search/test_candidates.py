@@ -12,7 +12,6 @@ from tilewright import configs
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ConfigError, ShapeError
 from tilewright.codegen.families import families, parse
-from tilewright.codegen.leaf import Value
 from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import Problem
 from tilewright.tuner.choose.forecast import Forecast
@@ -21,12 +20,6 @@ from tilewright.tuner.recording.points import config_of, space_of
 from tilewright.tuner.search.candidates import candidates, read_spaces
 from tilewright.tuner.search.neighbours import neighbours
 from tilewright.tuner.search.sampler import Listed
-from tilewright.tuner.search.space import Point, Space
-
-
-def values_at(space: Space, point: Point) -> dict[str, Value]:
-    """Names and values of all parameters at a point."""
-    return {d.name: d.choices[place] for d, place in zip(space.dimensions, point, strict=True)}
 
 
 def test_every_family_has_a_space() -> None:
@@ -83,7 +76,7 @@ def test_points_and_configs_are_two_names_of_one_thing(shape: str, dtype: str) -
     variants = Listed(space, configs)
     for place in random.Random(1).sample(range(len(configs)), 300):
         config, point = configs[place], space.points[place]
-        values = values_at(space, point)
+        values = dict(space.values(point))
         assert config_of(values) == config
         assert variants.variant_of(variants.params_of(config)) is config
         assert values["family"] == config.family
@@ -101,7 +94,7 @@ def test_decompositions_are_three_numbers() -> None:
     ):
         config = parse(text)
         space = space_of((config, parse("tiled:16")))
-        values = values_at(space, space.points[0])
+        values = dict(space.values(space.points[0]))
         assert config_of(values) == config
         assert tuple(values[name] for name in ("split_k", "stream_k", "persistent")) == shares
         assert not {"mode", "parts"} & set(values)

@@ -284,7 +284,7 @@ def test_a_whole_document_of_another_kind_is_refused_at_once(tmp_path: Path) -> 
 def test_the_space_holds_what_may_be_tried() -> None:
     space = RECORDING.space()
     assert len(space) == 5
-    assert (1, 1) not in space
+    assert (1, 1) not in space.points
     assert RECORDING.best_us == 7.25
 
 

@@ -16,7 +16,8 @@ ALL = tuple(itertools.product(range(4), range(3), range(4)))
 SPACE = Space((SIZE, KIND, DEPTH), tuple(point for point in ALL if point[0] != 1))
 
 
-def test_a_point_has_an_index() -> None:
+def test_values_and_points_match() -> None:
+    assert SPACE.values((3, 1, 0)) == (("SIZE", 64), ("KIND", "wide"), ("DEPTH", "absent"))
     for point in SPACE.points:
         assert SPACE.points[SPACE.index(point)] == point
 

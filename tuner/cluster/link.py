@@ -66,8 +66,8 @@ class Keys:
         if missing:
             wanted = "--tls-ca-file, --tls-cert and --tls-key, or tls settings of Dask's own"
             security = Security()  # Dask's configuration may name files
-            found = not address.startswith("tls:") or security.tls_ca_file is not None
-            check(found, f"--scheduler {address} needs {wanted}")
+            complete = not address.startswith("tls:") or security.tls_ca_file is not None
+            check(complete, f"--scheduler {address} needs {wanted}")
             return security
         for name, file in files.items():
             check(file is not None and file.is_file(), f"{name} {file}: there is no such file; name another")
@@ -250,24 +250,24 @@ async def serve(
     """Run workers for a scheduler until a signal ends them; where it goes away they wait for it. Returns the exit
     status. Raises ConfigError, and DeviceError where the scheduler does not answer."""
     _set_routes()
-    asked = asyncio.Event()
+    signalled = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            asyncio.get_running_loop().add_signal_handler(number, asked.set)
+            asyncio.get_running_loop().add_signal_handler(number, signalled.set)
     wait_s = ANSWER_S
-    while (found := await _found(scheduler, keys, wait_s, asked)) is not None:
-        address, security = found
+    while (reached := await _reached(scheduler, keys, wait_s, signalled)) is not None:
+        address, security = reached
         here = host or get_ip(get_address_host(address))
         common = {"host": here, "dashboard_address": f"{here}:0", "security": security, "death_timeout": RETURN_S}
         nannies = [Nanny(address, **common, **each) for each in workers(infos)]
         ended = asyncio.gather(*(_lived(nanny) for nanny in nannies), return_exceptions=True)
         say(f"{len(nannies)} worker{'s' * (len(nannies) != 1)} for {address}: {infos[0].name}")
-        stopped = asyncio.create_task(asked.wait())
+        stopped = asyncio.create_task(signalled.wait())
         await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         await asyncio.gather(*(nanny.close(timeout=2) for nanny in nannies), return_exceptions=True)
         await ended
-        if not asked.is_set():
+        if not signalled.is_set():
             say(f"the scheduler {address} is gone: waiting {RETURN_S:.0f} s for it")
         wait_s = RETURN_S
     return 0
@@ -278,11 +278,11 @@ async def _lived(nanny: Nanny) -> None:
     await nanny.finished()
 
 
-async def _found(scheduler: str, keys: Keys, seconds: float, asked: asyncio.Event) -> tuple[str, Security] | None:
+async def _reached(scheduler: str, keys: Keys, seconds: float, signalled: asyncio.Event) -> tuple[str, Security] | None:
     """Address of a scheduler that answers, and settings of TLS; None once a signal came. Raises ConfigError,
     DeviceError."""
     end = time.monotonic() + seconds
-    while not asked.is_set():
+    while not signalled.is_set():
         try:
             address = address_of(scheduler)  # a file may come later, and again
             security = keys.security(address)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ...codegen.config import Config
 from ...codegen.errors import CompileError, ConfigError, DeviceError, DeviceFaultError, LaunchError
@@ -115,34 +115,25 @@ class Bench:
     def try_variant(self, config: Config, stop_above_us: float = math.inf) -> Tried:
         """Compile, verify, then time one variant; timing ends early for one slower than `stop_above_us`."""
         self._spent = {}
-        status, reason, fault, digest = Status.OK, "", False, ""
-        accuracy: Accuracy | None = None
-        measurement: Measurement | None = None
+        facts: dict[str, Any] = {"status": Status.OK}
+        fault = False
         try:
             with self._phase("compile_s"):
                 kernel = prepare(self.device, self.problem, config)
-                digest = kernel.source.digest
+                facts["digest"] = kernel.source.digest
             with self._phase("verify_s"):
                 verdict = self._verifier.check(kernel.launch)
-                accuracy, reason = verdict.accuracy, verdict.reason
-            if reason:
-                status = Status.WRONG_RESULT
+                facts |= {"accuracy": verdict.accuracy, "reason": verdict.reason}
+            if verdict.reason:
+                facts["status"] = Status.WRONG_RESULT
             else:
                 with self._phase("time_s"):
-                    measurement = self._timer.measure(kernel.launch, stop_above_us)
+                    facts["measurement"] = self._timer.measure(kernel.launch, stop_above_us)
         except FAILURES as error:
-            status, reason, fault = status_of(error), one_line(error), isinstance(error, DeviceFaultError)
-        record = Record(
-            problem=self.problem,
-            device=self.device.info.key,
-            config=config,
-            status=status,
-            reason=reason,
-            measurement=measurement,
-            accuracy=accuracy if status in (Status.OK, Status.WRONG_RESULT) else None,
-            versions=self._versions,
-            digest=digest,
-        )
+            facts |= {"status": status_of(error), "reason": one_line(error), "accuracy": None}
+            fault = isinstance(error, DeviceFaultError)
+        key = self.device.info.key
+        record = Record(problem=self.problem, device=key, config=config, versions=self._versions, **facts)
         return Tried(record, Phases(**self._spent), fault)
 
     def warm(self) -> None:

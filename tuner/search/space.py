@@ -74,6 +74,10 @@ class Space:
             raise ConfigError(f"not a point of this space: {point}")
         return row
 
+    def values(self, point: Point) -> tuple[tuple[str, Value], ...]:
+        """Names and values of all parameters at a point."""
+        return tuple((d.name, d.choices[place]) for d, place in zip(self.dimensions, point, strict=True))
+
     def distances(self, point: Point, rows: NDArray[np.intp]) -> NDArray[np.float32]:
         """Distances of the points of these rows: the sum of differences of scaled positions of numbers, and of 1 for
         each word that differs."""
