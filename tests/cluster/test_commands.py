@@ -1,4 +1,4 @@
-"""What `tune --workers`, `--scheduler` and `tilewright worker` answer to bad input, and without their extra."""
+"""Tests of `tune --workers`, `--scheduler` and `tilewright worker` with bad input, and without their extra."""
 
 import os
 import subprocess

@@ -115,7 +115,7 @@ CRASHED = Tells("a", "naive:8x64", Entry("crashed", reason="it ended"), STARTED)
 
 
 def test_what_a_worker_tells_is_in_the_journal_that_it_goes_on_from(store: Store) -> None:
-    """Whatever chose it, and of each config the first."""
+    """The journal holds the first outcome of each config, whichever sampler chose it."""
     told = Noted()
     heard(store, told, Begins("a", 320, 0), *TRIALS, CRASHED, replace(TRIALS[0], entry=Entry("timeout")))
     assert (told.notes, told.begins) == ([], [(320, 0)])

@@ -34,7 +34,7 @@ class Scheduled:
 
 
 class NoMoreError(Exception):
-    """It would wait."""
+    """Raised in place of a wait for a worker."""
 
 
 def chosen(scheduled: Scheduled, key: str = "") -> tuple[DeviceInfo | None, list[str]]:

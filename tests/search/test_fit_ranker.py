@@ -61,7 +61,7 @@ def measured(device: str) -> dict[Problem, dict[Config, float]]:
 
 @pytest.fixture
 def files(fitting: ModuleType, tmp_path: Path) -> list[str]:
-    """What was measured on each device."""
+    """Measured times on each device."""
     trials, paths = __import__("trials"), []
     for device in DEVICES:
         path = tmp_path / f"{device}.jsonl"

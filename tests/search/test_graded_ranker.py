@@ -124,7 +124,7 @@ def test_what_ships_of_a_grade_takes_kernels_of_terms_where_these_pay(accuracy: 
 
 @pytest.mark.parametrize("shape", ["60x4382x4939", "38x2750x4481", "64x64x65536", "1201x143x197"])
 def test_who_is_content_with_less_accuracy_is_not_expected_to_wait_longer(shape: str) -> None:
-    """For the first two the ranker of the coarser accuracy hopes for less than that of a finer one."""
+    """The ranker of the coarser accuracy expects shorter times for the first two than that of a finer accuracy."""
     ieee, elementwise, normwise = (
         Forecast(Problem.parse(shape, accuracy=grade), H200).choices(1)[0].expected_us for grade in Grade
     )

@@ -1,4 +1,4 @@
-"""What runs where nothing was tuned."""
+"""Tests of the kernels that run where nothing was tuned."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What runs for shapes that nobody tuned: trees, features, portfolio, and the look-up that they serve."""
+"""Tests of the ranker of shapes that nobody tuned: trees, features, portfolio, and the look-up."""
 
 import math
 import random
@@ -213,7 +213,7 @@ def test_a_persistent_cta_waits_half_as_long_before_each_further_tile(monkeypatc
 @pytest.mark.parametrize("info", [H200, KNOWN["nvidia-geforce-rtx-4090"]], ids=lambda info: info.key)
 @DTYPES
 def test_configs_of_a_kernel_are_told_apart_as_each_alone_is(dtype: DType, info: DeviceInfo) -> None:
-    """What is asked once for all of them does not depend on how they share out the work."""
+    """Features that all configs share do not depend on their work decompositions."""
     problem = Problem(1000, 520, 3000, dtype)
     table = Table(ranker(dtype).table(info).configs, dtype, info)
     features, us = table.features(problem), table.modelled_us(problem)

@@ -97,7 +97,7 @@ def test_every_entry_serves_and_splits_fill_the_device(sms: int) -> None:
 @pytest.mark.parametrize("dtype", ["float", "double"])
 @pytest.mark.parametrize("shape", ["64x64x65536", "100x100x100000"])
 def test_a_long_k_is_split_so_that_ctas_fill_a_device_that_nobody_measured(shape: str, dtype: str, sms: int) -> None:
-    """Among the first are counts that no list has, and none leaves a quarter of the SMs idle."""
+    """The first configs have split counts that no list has, and none leaves a quarter of the SMs idle."""
     problem = Problem.parse(shape, dtype)
     first = [choice.config for choice in shortlist(problem, of_sms(sms), (), 10)]
     assert {config.split_ctas for config in first} & set(filling_parts(sms))

@@ -1,4 +1,4 @@
-"""Who wins a duel, and how sure that is."""
+"""Tests of the winner of a duel and of its confidence."""
 
 import math
 from dataclasses import replace
@@ -105,7 +105,7 @@ def test_times_with_a_kernel_in_between_are_told_and_decide_nothing() -> None:
 
 @pytest.mark.parametrize(("count", "outermost"), [(1, 0), (5, 0), (7, 0), (9, 1), (11, 1), (15, 3), (20, 5)])
 def test_interval_covers_the_median_with_95_percent(count: int, outermost: int) -> None:
-    """By the binomial distribution of how many samples lie below the median."""
+    """The number of samples below the median has a binomial distribution."""
     assert interval([float(i) for i in range(count)]) == (outermost, count - 1 - outermost)
     # The median lies outside where at most `outermost` samples, counted from zero, fall on one side of it.
     outside, wider = (
@@ -206,7 +206,7 @@ def test_a_brief_duel_is_on_what_is_at_hand(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_library_that_is_wrong_is_no_rival_in_a_brief_duel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the ratio of a record the faster one serves from then on."""
+    """The ratio of a record decides which of the two serves from then on."""
     bench, check = evaluate.Bench(HostDevice(), Problem.parse("64")), Verifier.check
     checked: list[object] = []
 

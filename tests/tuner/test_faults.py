@@ -87,7 +87,7 @@ def all_gone(pids: list[int], within_s: float = 10.0) -> bool:
 
 
 class Faults:
-    """The same faults on any device."""
+    """Faults that every device has."""
 
     selector = ""
     problem = PROBLEM

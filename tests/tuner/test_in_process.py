@@ -46,7 +46,7 @@ class Compiling:
         return SimpleNamespace(seconds=3.5)
 
     def wait_for(self, count: int) -> list[str]:
-        """What was begun, once it is so many."""
+        """Names of the kernels that were begun, once there are `count`."""
         with self._change:
             assert self._change.wait_for(lambda: len(self.begun) >= count, LIMIT_S)
             return list(self.begun)
@@ -96,7 +96,7 @@ def compiling(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiling]:
 
 @pytest.fixture
 def started() -> Iterator[Callable[..., InProcess]]:
-    """What makes an evaluator that ends with the test."""
+    """Factory of evaluators that end with the test."""
     found: list[InProcess] = []
 
     def start(threads: int = 2, brief: bool = True, info: DeviceInfo = INFO) -> InProcess:

@@ -245,7 +245,7 @@ def test_a_user_s_study_is_near_the_best_sooner_than_by_chance(problem: Problem)
 
 
 def test_a_search_without_a_study_chooses_the_same() -> None:
-    """As first use does, which has no time to import Optuna."""
+    """First use searches so, as importing Optuna takes too long."""
     truth, found = Truth(WIDE), []
     for search in (
         Unrecorded(Neighbourhood(Forecast(WIDE, H200), likely(WIDE))),
@@ -263,7 +263,7 @@ def test_a_search_without_a_study_chooses_the_same() -> None:
 
 @FAST
 def test_a_model_without_a_study_has_one_core_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With two its matrices take many times as long where compilers have the others."""
+    """Two threads take many times as long for small matrices where compilers use the other cores."""
     threads = set()
     choose = Neighbourhood.choose
 
@@ -280,7 +280,7 @@ def test_a_model_without_a_study_has_one_core_too(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_goes_on_though_a_thread_was_being_served() -> None:
-    """It reads the study anew: the thread may have been half-way through it."""
+    """The child reads the study anew: the thread may have read half of it."""
     sampler = LocalSampler(Forecast(WIDE, H200), likely(WIDE), 0)
     study = optuna.create_study(sampler=sampler)
 
@@ -376,7 +376,7 @@ def test_the_expected_improvement_is_the_mean_of_what_is_below_the_best() -> Non
 
 
 def test_the_expected_gain_falls_while_the_best_is_neared() -> None:
-    """It is said once it is known well enough."""
+    """The gain is None while too few outcomes are known."""
     truth, gains = Truth(EVEN), list[float | None]()
     chooser = Neighbourhood(truth.forecast, likely(EVEN), least_outcomes=24)
     search = Unrecorded(chooser)
@@ -439,7 +439,7 @@ class Made:
         self._waiting.append(config)
 
     def room(self) -> int:
-        """How many more it takes."""
+        """Number of further variants that the evaluator takes."""
         return self._room - len(self._waiting)
 
     def busy(self) -> bool:
@@ -488,12 +488,12 @@ class Foreseen(InOrder):
         self._gains = gains
 
     def tell(self, config: Config, entry: Entry) -> None:
-        """One more."""
+        """Take a variant."""
         self._gains = self._gains[1:] or self._gains
 
     @property
     def expected_gain(self) -> float | None:  # type: ignore[override]
-        """By now."""
+        """Outcomes so far."""
         return self._gains[0]
 
 
@@ -543,8 +543,8 @@ def test_a_limit_or_no_gain_to_be_reached_ends_it_elsewhere(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("first", "second"), [("local", "gp"), ("gp", "local"), ("local", "local"), ("tpe", "random")])
 def test_one_journal_serves_all_samplers(tmp_path: Path, first: str, second: str) -> None:
-    """What one tried another one resumes, and tries none of it again; what no list has is left for those that need no
-    list."""
+    """A sampler resumes the trials of another one, and repeats none of them; a sampler of lists leaves configs that no
+    list has to the others."""
     before, tried, _ = explored(tmp_path, Budget(60, 60.0), first)
     assert not before.resumed
     assert len(tried.tried) == 60

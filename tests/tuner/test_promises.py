@@ -1,4 +1,4 @@
-"""What Optuna promises of a sampler, kept by each of ours: studies of a user's own, in threads, of either direction."""
+"""Tests that our samplers keep the promises of Optuna's: users' own studies, in threads, of either direction."""
 
 import gc
 import itertools
@@ -55,12 +55,12 @@ MAKERS: dict[str, Make] = {
 }
 LISTED = ("gp", "random", "exhaustive")
 FIXED = ("local", "exhaustive")
-"""Those that draw nothing at random."""
+"""Samplers that draw no random numbers."""
 
 
 @pytest.fixture(params=MAKERS)
 def name(request: pytest.FixtureRequest) -> str:
-    """Each sampler in turn."""
+    """Name of each sampler, in turn."""
     return str(request.param)
 
 
@@ -101,7 +101,7 @@ def variants_of(sampler: Sampler, study: optuna.Study) -> list[Any]:
 
 
 def drive(study: optuna.Study, sampler: Sampler, count: int, sign: float = 1.0) -> list[Any]:
-    """So many variants of a study, one after the other."""
+    """Run `count` trials of a study one after the other; returns their variants."""
     found = []
     for _ in range(count):
         trial = study.ask(sampler.distributions)
@@ -111,7 +111,7 @@ def drive(study: optuna.Study, sampler: Sampler, count: int, sign: float = 1.0) 
 
 
 def test_parallel_trials_repeat_nothing(make: Make, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though a trial has its parameters only some time after they were chosen for it."""
+    """A trial gets its parameters only some time after they were chosen."""
     sampler = make()
     study = optuna.create_study(sampler=sampler)
     chosen = sampler.sample_relative
@@ -171,7 +171,7 @@ def test_a_study_that_maximises_gets_what_one_that_minimises_gets(make: Make) ->
 
 @pytest.mark.parametrize("name", ["local", "gp"])
 def test_whether_more_is_better_matters_to_a_model(make: Make) -> None:
-    """Else the test before this one shows nothing."""
+    """Without this, the test before it would show nothing."""
     found = []
     for direction in ("minimize", "maximize"):
         sampler = make()
@@ -188,7 +188,7 @@ def test_a_study_of_two_objectives_is_refused_in_a_line(make: Make) -> None:
 
 
 def test_other_random_numbers_give_other_draws(make: Make, name: str) -> None:
-    """As in threads, of which Optuna reseeds each."""
+    """Optuna reseeds the sampler of each thread."""
     found = []
     for reseeded in (False, False, True):
         sampler = make()
@@ -212,7 +212,7 @@ def test_one_sampler_serves_studies_one_after_another(make: Make) -> None:
 
 
 def test_studies_in_turn_know_nothing_of_each_other(make: Make, name: str) -> None:
-    """One of them minimises and another one maximises the same."""
+    """Two studies of one sampler minimise and maximise the same values."""
     sampler = make()
     studies = [optuna.create_study(sampler=sampler, direction=each) for each in ("minimize", "maximize")]
     found: list[list[Any]] = [[], []]
@@ -291,7 +291,7 @@ def test_what_does_not_vary_cannot_be_asked_for(make: Make) -> None:
 
 @pytest.mark.parametrize("saved", [False, True])
 def test_a_study_goes_on_where_another_process_left_it(make: Make, name: str, saved: bool) -> None:
-    """Its storage has what was tried, and a pickle the sampler, or there is a new one: neither repeats anything."""
+    """The storage has all outcomes; the sampler comes from a pickle, or is new: neither repeats a variant."""
     found = []
     for stops in (False, True):
         storage = optuna.storages.InMemoryStorage()

@@ -56,7 +56,7 @@ def test_what_was_written_is_read_back(tmp_path: Path, name: str) -> None:
 
 
 def one_line(document: dict[str, Any], **more: Any) -> str:
-    """As programs write it that know nothing of lines."""
+    """A document in one line, as other programs write it."""
     return json.dumps({**document, "cache": {**document["cache"], **more}})
 
 
@@ -302,7 +302,7 @@ def compiled(document: dict[str, Any]) -> Restrictions:
 
 
 def walk(document: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """Each prefix of values that all restrictions on its names allow: what a solver of constraints goes through."""
+    """Prefixes of values that all restrictions on their names allow: the steps of a constraint solver."""
     names = document["tune_params_keys"]
     at = [[(tuple(map(names.index, used)), f) for used, f in compiled(document) if used[-1] == name] for name in names]
     begun: list[tuple[Any, ...]] = [()]

@@ -1,4 +1,4 @@
-"""What every search must keep to, whatever it thinks: valid, unseen, pending, seeds first, an end."""
+"""Tests of the rules of every search: valid and unseen variants, pending ones, seeds first, an end."""
 
 import ast
 import importlib.util
@@ -50,7 +50,7 @@ def time_at(point: Point) -> float:
 
 @pytest.fixture(params=[*(name for name in SAMPLERS if name != LOCAL), *(f"optuna:{name}" for name in OPTUNA)])
 def name(request: pytest.FixtureRequest) -> str:
-    """Each sampler of listed points in turn; those of Optuna's that need a package where it is installed."""
+    """Name of each sampler of listed points, in turn; Optuna's are skipped where their packages are missing."""
     pytest.importorskip(NEEDS.get(request.param.removeprefix("optuna:"), "numpy"))
     return str(request.param)
 
@@ -130,7 +130,7 @@ def test_a_sampler_drives_a_study_of_the_user_s() -> None:
 
 
 def outcomes_of(sampler: VariantSampler[Point], search: Search[Point]) -> Outcomes[Point]:
-    """What a sampler has read of its search, with all that was told by now: one more point is asked for."""
+    """Outcomes that a sampler has read of its search, brought up to date by a further suggestion."""
     search.ask()
     return sampler._studies[search._study].outcomes
 

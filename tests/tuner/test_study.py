@@ -143,7 +143,7 @@ def test_a_journal_that_cannot_be_written_costs_a_warning_and_no_outcome(tmp_pat
 
 
 def test_what_an_earlier_run_tried_is_told_before_anything_is_asked(tmp_path: Path) -> None:
-    """In the order in which it was, failures too; a search without a journal keeps nothing."""
+    """The search gets all earlier outcomes in their order, failures too; without a journal it writes nothing."""
     told = list[tuple[Config, float | None]]()
     search = search_of("exhaustive")
     tell = search.tell
