@@ -130,7 +130,7 @@ def test_the_record_keeps_what_was_measured() -> None:
 
 def test_who_is_far_behind_has_few_rounds_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ratios, "NOISY", math.inf)
-    monkeypatch.setattr(evaluate, "FAR_BEHIND", 1.0)  # the slower one, whichever that is on this machine
+    monkeypatch.setattr(evaluate, "MUCH_SLOWER", 1.0)  # the slower one, whichever that is on this machine
     configs = NAIVE, variant("tiled")
     found = evaluate.Bench(HostDevice(), Problem.parse("64")).duel(configs, rounds=5)
     assert tuple(side.config for side in found) == (*configs, VENDOR)
@@ -151,7 +151,7 @@ def test_a_duel_has_further_rounds_with_a_kernel_in_between(monkeypatch: pytest.
     device, configs = HostDevice(), (NAIVE, variant("tiled"))
     plan = replace(TimingPlan.of(device), between=True)
     monkeypatch.setattr(evaluate.TimingPlan, "of", lambda device: plan)
-    monkeypatch.setattr(evaluate, "FAR_BEHIND", math.inf)
+    monkeypatch.setattr(evaluate, "MUCH_SLOWER", math.inf)
     monkeypatch.setattr(ratios, "NOISY", math.inf)
     found = evaluate.Bench(device, Problem.parse("64")).duel(configs, rounds=3)
     assert [len(side.measurement.samples_us) for side in found] == [3, 3, 3]
@@ -189,7 +189,7 @@ def test_a_brief_duel_is_on_what_is_at_hand(monkeypatch: pytest.MonkeyPatch) -> 
     device, configs = HostDevice(), (NAIVE, variant("tiled"))
     plan, made = replace(TimingPlan.of(device), between=True), list[object]()
     monkeypatch.setattr(evaluate.TimingPlan, "of", lambda device: plan)
-    monkeypatch.setattr(evaluate, "FAR_BEHIND", math.inf)
+    monkeypatch.setattr(evaluate, "MUCH_SLOWER", math.inf)
     bench = evaluate.Bench(device, Problem.parse("64"))
     for kind in (Timer, Verifier):
         monkeypatch.setattr(evaluate, kind.__name__, lambda *given, kind=kind, **named: made.append(kind))

@@ -198,6 +198,18 @@ class Faults:
         assert sum(record.status is Status.OK for record in watching.records) >= 3
         assert all_gone(started)
 
+    def test_kill_of_the_measuring_process_before_the_duel(self, tmp_path: Path, started: list[int]) -> None:
+        """A fresh process has the duel."""
+
+        class Killing(Watching):
+            def duelling(self, configs: tuple[Config, ...]) -> None:
+                os.kill(max(pid for pid in started if alive(pid)), signal.SIGKILL)
+
+        result = self.run(tmp_path, Killing(), 4, 8)
+        assert result.best.status is Status.OK
+        assert len(result.contenders) >= 3
+        assert all_gone(started)
+
     def test_kill_of_the_parent_loses_nothing_and_leaves_nothing(self, tmp_path: Path) -> None:
         spaces = faults.small_space(tmp_path / "spaces", 4, 8, 16, 32)
         code = (

@@ -18,7 +18,7 @@ from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Status
 from tilewright.tuner.measure import evaluate
-from tilewright.tuner.measure.evaluate import AHEAD_OF_THREADS, InProcess, Phases, Tried
+from tilewright.tuner.measure.evaluate import THREAD_QUEUE, InProcess, Phases, Tried
 
 PROBLEM = Problem(40, 24, 56)
 FIRST, SECOND, THIRD = (parse(f"tiled:{width}") for width in (8, 16, 32))
@@ -117,10 +117,10 @@ def test_threads_compile_side_by_side_and_some_variants_wait_for_them(
     compiling: Compiling, started: Callable[..., InProcess]
 ) -> None:
     evaluator = started(threads=2)
-    assert evaluator.room() == 2 + AHEAD_OF_THREADS
+    assert evaluator.room() == 2 + THREAD_QUEUE
     for config in (FIRST, SECOND, THIRD):
         evaluator.submit(config)
-    assert evaluator.room() == AHEAD_OF_THREADS - 1
+    assert evaluator.room() == THREAD_QUEUE - 1
     assert set(compiling.wait_for(2)) == {name_of(FIRST), name_of(SECOND)}  # at the same time
     assert len(compiling.begun) == 2
     compiling.done[SECOND].set()

@@ -28,13 +28,13 @@ from .rounds import side_by_side
 
 MEASURING = Lock()
 """Lock of measurements in the user's own process: two at a time would disturb each other's times."""
-AHEAD_OF_THREADS = 2
+THREAD_QUEUE = 2
 """Variants that wait for a thread or for the bench, where several threads compile."""
 TIE = 0.005
 """Share of the fastest time within which contenders are equal."""
 _BETWEEN_ROUNDS = 7
 """Rounds with another library's kernel between two products."""
-FAR_BEHIND = 4.0
+MUCH_SLOWER = 4.0
 """Factor on the fastest config's time beyond which a contender is timed in rounds of its own."""
 _FEW_ROUNDS = 3
 """Rounds of such a contender."""
@@ -174,7 +174,7 @@ class Bench:
             plan = TimingPlan.side_by_side(self.device)
             timer = self._timer if brief else Timer(self.device, self.problem, seed=103, plan=plan)
             alone_us = {config: timer.ready(contenders[config]).first_us for config in configs}
-            slower = [config for config, us in alone_us.items() if us > FAR_BEHIND * min(alone_us.values())]
+            slower = [config for config, us in alone_us.items() if us > MUCH_SLOWER * min(alone_us.values())]
             near = {config: launch for config, launch in contenders.items() if config not in slower}
             fastest = min(alone_us, key=lambda config: alone_us[config])
             timed = side_by_side(timer, near, rounds, twice=fastest, seconds=seconds)
@@ -240,7 +240,7 @@ class InProcess:
 
     def room(self) -> int:
         """Number of variants to submit, so that no thread waits."""
-        return self._threads + (AHEAD_OF_THREADS if self._threads > 1 else 0) - len(self._waiting)
+        return self._threads + (THREAD_QUEUE if self._threads > 1 else 0) - len(self._waiting)
 
     def submit(self, config: Config) -> None:
         """Have a thread compile a variant for `results`."""

@@ -222,7 +222,8 @@ class Isolated:
     def _restart(self, reason: str) -> None:
         """Start a fresh worker, which first checks that the incumbent still works."""
         self._worker.end()
-        self._compiled.extendleft(job for job, _ in reversed(self._worker.jobs) if job and not job.check)
+        waiting = [job for job, _ in self._worker.jobs if isinstance(job, _Job) and not job.check]
+        self._compiled.extendleft(reversed(waiting))
         self._restarts += 1
         if self._restarts >= MAX_RESTARTS:
             self.given_up = f"the measuring process ended {self._restarts} times in a row, last: {reason}"

@@ -14,7 +14,6 @@ import json
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -73,13 +72,9 @@ class Journal:
         self.path = path
         """Path of the file."""
         self._header = _line({"format": FORMAT, "study": study})
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(self.path):
-                text = self._read()
-                self._append(b"")
-        except OSError as error:
-            raise StoreError(f"cannot open the study {path}: {error.strerror or error}") from error
+        with _locked(path, "open"):
+            text = self._read()
+            self._append(b"")
         self.entries: dict[Config, Entry] = self._entries(text)
         """Outcomes when the file was opened, in the order they came."""
 
@@ -90,11 +85,8 @@ class Journal:
     def extend(self, outcomes: Iterable[tuple[Config, Entry, dict[str, str]]]) -> None:
         """Write several outcomes, each with further facts, synced once. Raises StoreError if they cannot be written."""
         lines = (_line({"config": str(config), **entry.packed(), **facts}) for config, entry, facts in outcomes)
-        try:
-            with _locked(self.path):
-                self._append(b"".join(lines))
-        except OSError as error:
-            raise StoreError(f"cannot write the study {self.path}: {error.strerror or error}") from error
+        with _locked(self.path, "write"):
+            self._append(b"".join(lines))
 
     def _read(self) -> bytes:
         """The text of the file; nothing where it was set aside, with a warning."""
@@ -138,14 +130,10 @@ def spared_journal() -> Iterator[None]:
 def remove_journal(path: Path) -> bool:
     """Remove a journal under its lock; False where it is gone already. A search that is under way begins another one.
     Raises StoreError where it cannot be removed."""
-    try:
-        with _locked(path):
-            path.unlink()
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise StoreError(f"cannot remove the study {path}: {error.strerror or error}") from error
-    return True
+    with _locked(path, "remove"):
+        is_there = path.exists()
+        path.unlink(missing_ok=True)
+        return is_there
 
 
 def outcome_of(line: bytes) -> tuple[Config, Entry] | None:
@@ -228,8 +216,15 @@ def _of_points(dimensions: Sequence[Dimension], lines: Iterable[bytes]) -> Itera
                 yield tuple(at.get(place, 0) for place in range(len(sizes))), Entry.unpacked(values)
 
 
-def _locked(path: Path) -> AbstractContextManager[None]:
-    return file_lock(path.with_name(f"{path.name}.lock"), _LOCK_SECONDS)
+@contextlib.contextmanager
+def _locked(path: Path, action: str) -> Iterator[None]:
+    """Context that holds the lock of a journal, whose folder is made. Raises StoreError for an OSError within."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with file_lock(path.with_name(f"{path.name}.lock"), _LOCK_SECONDS):
+            yield
+    except OSError as error:
+        raise StoreError(f"cannot {action} the study {path}: {error.strerror or error}") from error
 
 
 def _line(values: dict[str, Any]) -> bytes:
