@@ -53,9 +53,9 @@ def test_a_winner_is_kept_unless_what_its_worker_did_not_have_is_faster(
     """A record that was sent to the worker met the winner in its duel, and gives way to it however fast it once was."""
     key = INFO.key
     store.keep(make(1.0, PROBLEM, CONFIGS[1], key))
-    told: list[Result] = []
-    shown: Any = SimpleNamespace(ended=told.append)
-    client: Any = SimpleNamespace(subscribe_topic=lambda *given: None)
+    results: list[Result] = []
+    shown: Any = SimpleNamespace(ended=results.append)
+    client: Any = SimpleNamespace(subscribe_topic=lambda *arguments: None)
     tuning = Tuning(client, [PROBLEM], options, store, key, ClusterProgress())
     tuning._progress = shown
     tuning._save(Job(0, PROBLEM), won(5.0))
@@ -65,12 +65,12 @@ def test_a_winner_is_kept_unless_what_its_worker_did_not_have_is_faster(
     best = store.best(key, PROBLEM)
     assert best is not None
     assert best.config == CONFIGS[2 if stays else 0]
-    assert [each.outdone for each in told] == [False, stays]
+    assert [each.outdone for each in results] == [False, stays]
     assert tuning.results[PROBLEM].kept is not stays
 
 
 def test_a_result_that_was_outdone_on_its_worker_is_not_kept(store: Store) -> None:
-    client: Any = SimpleNamespace(subscribe_topic=lambda *given: None)
+    client: Any = SimpleNamespace(subscribe_topic=lambda *arguments: None)
     tuning = Tuning(client, [PROBLEM], {}, store, INFO.key, ClusterProgress())
     tuning._save(Job(0, PROBLEM), replace(won(5.0), outdone=True))
     assert not tuning.results[PROBLEM].kept
@@ -91,16 +91,16 @@ class Noted(ClusterProgress):
     def begun(self, problem: Problem, trials: int, resumed: int) -> None:
         self.begins.append((trials, resumed))
 
-    def tried(self, problem: Problem, device_key: str, told: Tells) -> None:
-        self.trials.append(told.variant)
+    def tried(self, problem: Problem, device_key: str, trial: Tells) -> None:
+        self.trials.append(trial.variant)
 
 
 def heard(
-    store: Store, told: ClusterProgress, *said: Message | str, problem: Problem = PROBLEM, **options: Any
+    store: Store, progress: ClusterProgress, *said: Message | str, problem: Problem = PROBLEM, **options: Any
 ) -> Tuning:
     """A tuning of a problem that is in a worker's hand, once it has heard these."""
-    client: Any = SimpleNamespace(subscribe_topic=lambda *given: None)
-    tuning = Tuning(client, [problem], options, store, INFO.key, told)
+    client: Any = SimpleNamespace(subscribe_topic=lambda *arguments: None)
+    tuning = Tuning(client, [problem], options, store, INFO.key, progress)
     tuning._attempts["a"] = Attempt(tuning._jobs[0], INFO, "tcp://x", VERSIONS)
     for each in said:
         tuning._events.put((tuning._topic, each if isinstance(each, str) else written(each)))
@@ -116,10 +116,10 @@ CRASHED = Tells("a", "naive:8x64", Entry("crashed", reason="it ended"), STARTED)
 
 def test_what_a_worker_tells_is_in_the_journal_that_it_goes_on_from(store: Store) -> None:
     """The journal holds the first outcome of each config, whichever sampler chose it."""
-    told = Noted()
-    heard(store, told, Begins("a", 320, 0), *TRIALS, CRASHED, replace(TRIALS[0], entry=Entry("timeout")))
-    assert (told.notes, told.begins) == ([], [(320, 0)])
-    assert told.trials == [*map(str, CONFIGS), "naive:8x64", str(CONFIGS[0])]
+    progress = Noted()
+    heard(store, progress, Begins("a", 320, 0), *TRIALS, CRASHED, replace(TRIALS[0], entry=Entry("timeout")))
+    assert (progress.notes, progress.begins) == ([], [(320, 0)])
+    assert progress.trials == [*map(str, CONFIGS), "naive:8x64", str(CONFIGS[0])]
     sent = StoreView(store, INFO.key).files(PROBLEM, VERSIONS)["trials"]
     ((name, text),) = sent.items()
     assert StoreView(store, INFO.key).files(PROBLEM, (("compiler", "2"),))["trials"] == {}
@@ -145,30 +145,30 @@ def test_what_a_worker_tells_is_in_the_journal_that_it_goes_on_from(store: Store
     ],
 )
 def test_a_trial_that_cannot_be_is_refused_and_changes_nothing(store: Store, changes: dict[str, str], why: str) -> None:
-    told = Noted()
-    heard(store, told, Begins("a", 320, 0), TRIALS[0], replace(TRIALS[1], **changes), TRIALS[2])  # type: ignore[arg-type]
-    (note,) = told.notes
+    progress = Noted()
+    heard(store, progress, Begins("a", 320, 0), TRIALS[0], replace(TRIALS[1], **changes), TRIALS[2])  # type: ignore[arg-type]
+    (note,) = progress.notes
     assert note.startswith("a message of a worker is refused: ")
     assert why in note
-    assert told.trials == [str(CONFIGS[0]), str(CONFIGS[2])]
+    assert progress.trials == [str(CONFIGS[0]), str(CONFIGS[2])]
     (path,) = (store.root / "trials").glob("*.jsonl")
-    assert [json.loads(line)["config"] for line in path.read_text().splitlines()[1:]] == told.trials
+    assert [json.loads(line)["config"] for line in path.read_text().splitlines()[1:]] == progress.trials
 
 
 def test_variants_that_a_user_names_are_in_no_journal(store: Store) -> None:
-    told = Noted()
-    heard(store, told, Begins("a", 2, 0), *TRIALS[:2], configs=[str(config) for config in CONFIGS[:2]])
-    assert (len(told.trials), told.notes) == (2, [])
+    progress = Noted()
+    heard(store, progress, Begins("a", 2, 0), *TRIALS[:2], configs=[str(config) for config in CONFIGS[:2]])
+    assert (len(progress.trials), progress.notes) == (2, [])
     assert not list(store.root.rglob("*.jsonl"))
 
 
 def test_a_damaged_message_costs_itself_alone(store: Store) -> None:
-    told = Noted()
+    progress = Noted()
     damaged = [written(TRIALS[0])[:-9], written(TRIALS[0]).replace("12.4", "-1"), "[" * 9999, '{"kind":"Begins"}']
-    heard(store, told, Begins("a", 320, 0), *damaged, TRIALS[1])
-    assert len(told.notes) == 4
-    assert all("\n" not in note for note in told.notes)
-    assert told.trials == [str(CONFIGS[1])]
+    heard(store, progress, Begins("a", 320, 0), *damaged, TRIALS[1])
+    assert len(progress.notes) == 4
+    assert all("\n" not in note for note in progress.notes)
+    assert progress.trials == [str(CONFIGS[1])]
 
 
 def test_workers_are_sent_the_users_own_record_though_one_that_ships_counts(store: Store, tmp_path: Path) -> None:

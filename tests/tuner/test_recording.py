@@ -141,11 +141,11 @@ def test_a_file_cut_off_gives_its_whole_rows(tmp_path: Path, cut: int, rows: int
     path = tmp_path / "run.json"
     write_cache_file(path, RECORDING)
     path.write_text(path.read_text()[:-cut])
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         read = dict(read_cache_file(path).entries)
     assert read == dict(list(RECORDING.entries.items())[:rows])
-    assert [str(w.message) for w in told] == ([f"{path} is damaged: rows dropped: 1, in line {line}"] if line else [])
+    assert [str(w.message) for w in caught] == ([f"{path} is damaged: rows dropped: 1, in line {line}"] if line else [])
 
 
 def test_a_damaged_file_is_read_in_time_linear_in_its_size(tmp_path: Path) -> None:

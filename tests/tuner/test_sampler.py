@@ -60,16 +60,16 @@ def test_every_point_is_asked_once_and_then_none(name: str, working: tuple[int, 
     """First guesses first, several asked before one is told, some that fail or all."""
     search = make_search(name, SPACE, 3)
     search.seed([(2, 0, 0, 1), (2, 0, 0, 1), (0, 1, 0, 2)])
-    asked: list[Point] = []
-    told: list[tuple[Point, float | None]] = []
+    suggested: list[Point] = []
+    finished: list[tuple[Point, float | None]] = []
     while (point := search.ask()) is not None:
-        asked.append(point)
-        if len(asked) % 4 == 0:
-            for other in asked[len(told) : -1]:
-                told.append((other, time_at(other) if other[3] in working else None))
-                search.tell(*told[-1])
-    assert asked[:2] == [(2, 0, 0, 1), (0, 1, 0, 2)]
-    assert sorted(asked) == sorted(SPACE.points)
+        suggested.append(point)
+        if len(suggested) % 4 == 0:
+            for other in suggested[len(finished) : -1]:
+                finished.append((other, time_at(other) if other[3] in working else None))
+                search.tell(*finished[-1])
+    assert suggested[:2] == [(2, 0, 0, 1), (0, 1, 0, 2)]
+    assert sorted(suggested) == sorted(SPACE.points)
     assert search.ask() is None
 
 
@@ -166,8 +166,8 @@ def test_a_suggestion_that_cannot_be_tried_becomes_the_nearest_that_can() -> Non
     assert search.ask() in {(2, 1, 0, 2), (1, 2, 0, 2)}
     search.tell((2, 1, 0, 2), 3.0)
     assert [trial.state.name for trial in search._study.trials[:4]].count("FAIL") == 2
-    (told,) = (trial for trial in search._study.trials if trial.state.name == "COMPLETE")
-    assert told.params == {"M": 2, "N": 1, "KIND": 2}
+    (complete,) = (trial for trial in search._study.trials if trial.state.name == "COMPLETE")
+    assert complete.params == {"M": 2, "N": 1, "KIND": 2}
 
 
 def test_a_model_has_one_core_and_its_suggestion_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,20 +242,20 @@ def test_optuna_is_used_by_its_public_names_alone() -> None:
 
 def test_the_process_learns_which_parameter_matters_and_what_it_does_not_know() -> None:
     space = Space(tuple(Dimension(n, tuple(range(8))) for n in "AB"), tuple(itertools.product(range(8), repeat=2)))
-    known = np.array([row for row, point in enumerate(space.points) if point[1] in {0, 3, 6}])
-    values = np.sin(space.matrix[known, 0] * 0.7) * 1.4
+    measured = np.array([row for row, point in enumerate(space.points) if point[1] in {0, 3, 6}])
+    values = np.sin(space.matrix[measured, 0] * 0.7) * 1.4
     process = GaussianProcess(space)
-    process.fit(known, values, 40)
+    process.fit(measured, values, 40)
     nothing = np.arange(0)
-    asked = np.array([space.index((a, 5)) for a in range(8)])
-    mean, deviation = process.predict(known, values, nothing, asked)
+    targets = np.array([space.index((a, 5)) for a in range(8)])
+    mean, deviation = process.predict(measured, values, nothing, targets)
     assert np.abs(mean - np.sin(np.arange(8) * 0.7) * 1.4).max() < 0.1
-    few = known[::7]
-    _, wide = process.predict(few, values[::7], nothing, asked)
+    few = measured[::7]
+    _, wide = process.predict(few, values[::7], nothing, targets)
     assert (wide >= deviation).all()
-    same, after = process.predict(few, values[::7], asked[3:4], asked)
+    same, after = process.predict(few, values[::7], targets[3:4], targets)
     assert after[3] < wide[3]
-    assert np.allclose(same, process.predict(few, values[::7], nothing, asked)[0], atol=1e-5)
+    assert np.allclose(same, process.predict(few, values[::7], nothing, targets)[0], atol=1e-5)
 
 
 def test_the_gradient_of_the_process_is_that_of_its_likelihood() -> None:
@@ -296,8 +296,8 @@ def test_the_process_takes_what_may_be_best_by_mean_or_by_doubt(monkeypatch: pyt
     sure, doubted = np.flatnonzero(near)[:2]
     doubt = 1.0
 
-    def predict(_: GaussianProcess, *asked: np.ndarray) -> tuple[np.ndarray, ...]:
-        rows = asked[-1]
+    def predict(_: GaussianProcess, *arguments: np.ndarray) -> tuple[np.ndarray, ...]:
+        rows = arguments[-1]
         return np.where(rows == sure, -1.0, 0.0), np.where(rows == doubted, doubt, 0.1)
 
     monkeypatch.setattr(GaussianProcess, "predict", predict)
