@@ -124,8 +124,8 @@ class _GoneError(Exception):
     """Nobody wants the outcome: the client is gone, or the scheduler, or the worker is being closed."""
 
 
-class Attempt:
-    """One problem in hand, and its messages to the client."""
+class Attempt(Progress):
+    """One problem in hand, and its messages to the client, who gets each outcome at once."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -164,29 +164,22 @@ class Attempt:
         self.say(Loses(self.name, reason))
         sync(self._worker.loop, self._worker.set_resources, **{seat_of(info.key): 0.0})
 
-
-class Streamed(Progress):
-    """Progress of a run that sends each outcome to the client at once."""
-
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
-
     def started(self, problem: Problem, device: DeviceInfo, variants: int | None, budget: Budget, resumed: int) -> None:
         """Send the number of variants that are tried at most."""
         trials = budget.trials if variants is None else min(budget.trials, variants)
-        self._attempt.say(Begins(self._attempt.name, trials, resumed))
+        self.say(Begins(self.name, trials, resumed))
 
     def tried(self, tried: Tried, best: Record | None) -> None:
         """Send an outcome, then end the run where the client wants no more."""
         entry, variant = Entry.of(tried), str(tried.record.config)
-        self._attempt.say(Tells(self._attempt.name, variant, entry, entry.started.isoformat(timespec="seconds")))
-        self._attempt.check()
-        if self._attempt.task.topic in _ending:
+        self.say(Tells(self.name, variant, entry, entry.started.isoformat(timespec="seconds")))
+        self.check()
+        if self.task.topic in _ending:
             raise BrokenPipeError(errno.EPIPE, "the client wants no more")  # ends the run as Ctrl-C does, with the duel
 
     def duelling(self, configs: tuple[Config, ...]) -> None:
         """Give up before the duel where nobody wants the outcome."""
-        self._attempt.check()
+        self.check()
 
 
 def work(text: str) -> None:
@@ -253,7 +246,7 @@ def _tuned(attempt: Attempt, info: DeviceInfo, files: dict[str, Any], folder: Pa
             check(Path(name).name == name, f"no name of a file: {name!r}", ConfigError)
             (folder / place / name).write_text(text)
     spaces = folder / "spaces" if task.spaces else None
-    return tune(task.problem, device=info.selector, store=folder, spaces=spaces, progress=Streamed(attempt), **options)
+    return tune(task.problem, device=info.selector, store=folder, spaces=spaces, progress=attempt, **options)
 
 
 def fault(info: DeviceInfo) -> str:

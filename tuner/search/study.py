@@ -50,7 +50,7 @@ class Search(Generic[V]):
 
     @property
     def expected_gain(self) -> float | None:
-        """Share of the best time that the next variants are expected to save; None where the sampler does not say."""
+        """Share of the best time that the next variants are expected to save; None where the sampler has none."""
         return getattr(self._study.sampler, "expected_gain", None)
 
     def seed(self, variants: Iterable[V]) -> None:
@@ -62,7 +62,8 @@ class Search(Generic[V]):
         while self._queue:
             variant = self._queue.popleft()
             if variant not in self._seen:
-                return self._start(variant)
+                self._add(variant, TrialState.RUNNING)
+                return variant
         try:
             with one_thread():  # a model's matrices are small, and compilers use the other cores
                 trial = self._study.ask(self._variants.distributions)
@@ -74,11 +75,15 @@ class Search(Generic[V]):
         params = trial.params  # a copy each time
         suggested = self._variants.variant_of(params)
         if suggested is not None and suggested not in self._seen:
-            return self._mark(suggested, trial.number)
+            self._running[suggested] = trial.number
+            self._seen.add(suggested)
+            return suggested
         # The sampler knows nothing of the constraints: its trial fails, and the nearest variant is another trial.
         self._study.tell(trial, state=TrialState.FAIL)
         nearest = self._variants.nearest(params, self._seen)
-        return None if nearest is None else self._start(nearest)
+        if nearest is not None:
+            self._add(nearest, TrialState.RUNNING)
+        return nearest
 
     def tell(self, variant: V, time_us: float | None) -> None:
         """Add the time of a variant in microseconds, None if it failed, whether it was asked or not. Raises ConfigError
@@ -91,20 +96,13 @@ class Search(Generic[V]):
         else:
             self._study.tell(number, value, state)
 
-    def _start(self, variant: V) -> V:
-        """Add a running trial of a variant."""
-        self._add(variant, TrialState.RUNNING)
-        return self._mark(variant, len(self._study.get_trials(deepcopy=False)) - 1)
-
     def _add(self, variant: V, state: TrialState, value: float | None = None) -> None:
+        """Add a trial of a variant that the sampler did not suggest."""
         params, distributions = self._variants.params_of(variant), self._variants.distributions
         self._seen.add(variant)
         self._study.add_trial(create_trial(state=state, params=params, distributions=distributions, value=value))
-
-    def _mark(self, variant: V, number: int) -> V:
-        self._running[variant] = number
-        self._seen.add(variant)
-        return variant
+        if state is TrialState.RUNNING:
+            self._running[variant] = len(self._study.get_trials(deepcopy=False)) - 1
 
 
 def check_sampler(name: str | None) -> None:
