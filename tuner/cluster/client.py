@@ -73,8 +73,6 @@ class Tuning:
         self._waiting = deque(sorted(range(len(problems)), key=lambda n: -problems[n].flops))
         self._under_way: set[int] = set()
         self._attempts: dict[str, Attempt] = {}
-        self._unwritten: list[Attempt] = []
-        """Attempts with trials that are not in their journals yet."""
         self._events: queue.Queue[tuple[str, object]] = queue.Queue()
         """Topics and texts of messages, and ends of tasks, in the order they came."""
         self._seats, self._look_at_s, self._seen_s = 0, 0.0, time.monotonic()
@@ -238,16 +236,15 @@ class Tuning:
             good = serves(config, attempt.job.problem, attempt.device)
             check(good, "of a variant that cannot serve its problem", StoreError)
             facts = {"started": message.started} | ({"gpu": attempt.device.uuid} if attempt.device.uuid else {})
-            self._unwritten += [] if attempt.trials else [attempt]
             attempt.trials.append((config, message.entry, facts))
 
     def _write(self) -> None:
-        while self._unwritten:
-            attempt = self._unwritten.pop()
-            assert attempt.journal is not None
-            with spared_journal():
-                attempt.journal.extend(attempt.trials)
-            attempt.trials = []
+        """Write the new trials of all attempts into their journals."""
+        for attempt in self._attempts.values():
+            if attempt.journal is not None and attempt.trials:
+                with spared_journal():
+                    attempt.journal.extend(attempt.trials)
+                attempt.trials = []
 
     def _save(self, job: Job, result: Result) -> None:
         try:
