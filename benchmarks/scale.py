@@ -43,7 +43,7 @@ from tilewright.runtime.store.store import Store
 from tilewright.tuner.cluster import worker as tuning_worker
 from tilewright.tuner.cluster.client import Tuning
 from tilewright.tuner.cluster.link import processors, quiet
-from tilewright.tuner.cluster.messages import Tells, Told
+from tilewright.tuner.cluster.messages import ClusterProgress, Tells
 from tilewright.tuner.cluster.models import resources
 from tilewright.tuner.measure.decide import NAIVE, Contender
 from tilewright.tuner.measure.evaluate import Phases
@@ -133,7 +133,7 @@ def host(address: str, count: int, recording: str, pace: float) -> None:
     asyncio.run(serve())
 
 
-class Counted(Told):
+class Counted(ClusterProgress):
     """How many messages came."""
 
     def __init__(self) -> None:

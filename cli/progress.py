@@ -21,7 +21,7 @@ from ..runtime.files import is_stream, spared
 from ..runtime.store.record import Record, Status
 from ..tuner.bench.report import bench_json, figure, save
 from ..tuner.bench.rows import TITLES, BenchResult
-from ..tuner.cluster.messages import Tells, Told
+from ..tuner.cluster.messages import ClusterProgress, Tells
 from ..tuner.measure.evaluate import Tried
 from ..tuner.recording.entry import Entry
 from ..tuner.result import Progress, Result
@@ -194,7 +194,7 @@ class _Running:
     """Text of the best variant; empty before the first one that works."""
 
 
-class WorkersShown(Shown, Told):
+class WorkersShown(Shown, ClusterProgress):
     """Progress of all workers: a line for each problem that is done, and figures of the running ones."""
 
     def __init__(

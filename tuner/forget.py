@@ -12,8 +12,7 @@ from ..codegen.render import kernel_name
 from ..runtime.device.cache import remove_kernels
 from ..runtime.store.record import Record
 from ..runtime.store.store import Store
-from .recording.journal import remove_journal
-from .recording.journals import problem_of, read_journal, studies
+from .recording.journal import problem_of, read_journal, remove_journal, studies
 from .recording.points import config_of
 
 

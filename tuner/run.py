@@ -15,7 +15,7 @@ from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.store.record import Record, Status
 from .ending import why_nothing
-from .measure.evaluate import FAR_BEHIND, Duel, InProcess, Phases, Tried
+from .measure.evaluate import MUCH_SLOWER, Duel, InProcess, Phases, Tried
 from .measure.pipeline import Isolated
 from .plan import Plan
 from .recording.entry import Entry
@@ -187,7 +187,7 @@ class Run:
         ranked, always = [*worked[:keep], *near], [config for config in self.plan.first if config in self.times]
         for count in range(len(ranked), 0, -1):
             chosen = list(dict.fromkeys((*ranked[:count], *always)))
-            round_s = max(5e-3, (sum(min(self.times[c], FAR_BEHIND * best_us) for c in chosen) + 3 * best_us) / 1e6)
+            round_s = max(5e-3, (sum(min(self.times[c], MUCH_SLOWER * best_us) for c in chosen) + 3 * best_us) / 1e6)
             rounds = min(self.plan.duel.rounds, 0.6 * left_s / round_s - 4)
             if rounds >= min(3, count) or count == 1:
                 return chosen, max(1, int(rounds))

@@ -1,4 +1,4 @@
-"""`tune --workers`, `--scheduler` and `tilewright worker` answer bad input, and without their extra."""
+"""Tests of `tune --workers`, `--scheduler` and `tilewright worker` with bad input, and without their extra."""
 
 import os
 import subprocess

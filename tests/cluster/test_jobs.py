@@ -17,8 +17,8 @@ from tilewright.runtime.device.host_info import host_info
 from tilewright.runtime.store.codec import dumps
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.cluster.client import Tuning
-from tilewright.tuner.cluster.jobs import Attempt, Job, Known
-from tilewright.tuner.cluster.messages import Begins, Message, Tells, Told, written
+from tilewright.tuner.cluster.jobs import Attempt, Job, StoreView
+from tilewright.tuner.cluster.messages import Begins, ClusterProgress, Message, Tells, written
 from tilewright.tuner.measure.decide import Contender
 from tilewright.tuner.measure.evaluate import Phases
 from tilewright.tuner.recording.entry import Entry
@@ -53,31 +53,31 @@ def test_a_winner_is_kept_unless_what_its_worker_did_not_have_is_faster(
     """A record that was sent to the worker met the winner in its duel, and gives way to it however fast it once was."""
     key = INFO.key
     store.keep(make(1.0, PROBLEM, CONFIGS[1], key))
-    told: list[Result] = []
-    shown: Any = SimpleNamespace(ended=told.append)
-    client: Any = SimpleNamespace(subscribe_topic=lambda *given: None)
-    tuning = Tuning(client, [PROBLEM], options, store, key, Told())
-    tuning._told = shown
-    tuning._keep(Job(0, PROBLEM), won(5.0))
+    results: list[Result] = []
+    shown: Any = SimpleNamespace(ended=results.append)
+    client: Any = SimpleNamespace(subscribe_topic=lambda *arguments: None)
+    tuning = Tuning(client, [PROBLEM], options, store, key, ClusterProgress())
+    tuning._progress = shown
+    tuning._save(Job(0, PROBLEM), won(5.0))
     assert store.best(key, PROBLEM) == won(5.0).best
     store.keep(make(3.0, PROBLEM, CONFIGS[2], key))  # by another command
-    tuning._keep(Job(0, PROBLEM), won(4.0))
+    tuning._save(Job(0, PROBLEM), won(4.0))
     best = store.best(key, PROBLEM)
     assert best is not None
     assert best.config == CONFIGS[2 if stays else 0]
-    assert [each.outdone for each in told] == [False, stays]
+    assert [each.outdone for each in results] == [False, stays]
     assert tuning.results[PROBLEM].kept is not stays
 
 
 def test_a_result_that_was_outdone_on_its_worker_is_not_kept(store: Store) -> None:
-    client: Any = SimpleNamespace(subscribe_topic=lambda *given: None)
-    tuning = Tuning(client, [PROBLEM], {}, store, INFO.key, Told())
-    tuning._keep(Job(0, PROBLEM), replace(won(5.0), outdone=True))
+    client: Any = SimpleNamespace(subscribe_topic=lambda *arguments: None)
+    tuning = Tuning(client, [PROBLEM], {}, store, INFO.key, ClusterProgress())
+    tuning._save(Job(0, PROBLEM), replace(won(5.0), outdone=True))
     assert not tuning.results[PROBLEM].kept
     assert store.both()[0] == ()
 
 
-class Noted(Told):
+class Noted(ClusterProgress):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
@@ -91,17 +91,19 @@ class Noted(Told):
     def begun(self, problem: Problem, trials: int, resumed: int) -> None:
         self.begins.append((trials, resumed))
 
-    def tried(self, problem: Problem, device_key: str, told: Tells) -> None:
-        self.trials.append(told.variant)
+    def tried(self, problem: Problem, device_key: str, trial: Tells) -> None:
+        self.trials.append(trial.variant)
 
 
-def heard(store: Store, told: Told, *said: Message | str, problem: Problem = PROBLEM, **options: Any) -> Tuning:
+def heard(
+    store: Store, progress: ClusterProgress, *said: Message | str, problem: Problem = PROBLEM, **options: Any
+) -> Tuning:
     """A tuning of a problem that is in a worker's hand, once it has heard these."""
-    client: Any = SimpleNamespace(subscribe_topic=lambda *given: None)
-    tuning = Tuning(client, [problem], options, store, INFO.key, told)
+    client: Any = SimpleNamespace(subscribe_topic=lambda *arguments: None)
+    tuning = Tuning(client, [problem], options, store, INFO.key, progress)
     tuning._attempts["a"] = Attempt(tuning._jobs[0], INFO, "tcp://x", VERSIONS)
     for each in said:
-        tuning._heard.put((tuning._topic, each if isinstance(each, str) else written(each)))
+        tuning._events.put((tuning._topic, each if isinstance(each, str) else written(each)))
     tuning._hear(0.0)
     return tuning
 
@@ -113,14 +115,14 @@ CRASHED = Tells("a", "naive:8x64", Entry("crashed", reason="it ended"), STARTED)
 
 
 def test_what_a_worker_tells_is_in_the_journal_that_it_goes_on_from(store: Store) -> None:
-    """Whatever chose it, and of each config the first."""
-    told = Noted()
-    heard(store, told, Begins("a", 320, 0), *TRIALS, CRASHED, replace(TRIALS[0], entry=Entry("timeout")))
-    assert (told.notes, told.begins) == ([], [(320, 0)])
-    assert told.trials == [*map(str, CONFIGS), "naive:8x64", str(CONFIGS[0])]
-    sent = Known(store, INFO.key).of(PROBLEM, VERSIONS)["trials"]
+    """The journal holds the first outcome of each config, whichever sampler chose it."""
+    progress = Noted()
+    heard(store, progress, Begins("a", 320, 0), *TRIALS, CRASHED, replace(TRIALS[0], entry=Entry("timeout")))
+    assert (progress.notes, progress.begins) == ([], [(320, 0)])
+    assert progress.trials == [*map(str, CONFIGS), "naive:8x64", str(CONFIGS[0])]
+    sent = StoreView(store, INFO.key).files(PROBLEM, VERSIONS)["trials"]
     ((name, text),) = sent.items()
-    assert Known(store, INFO.key).of(PROBLEM, (("compiler", "2"),))["trials"] == {}
+    assert StoreView(store, INFO.key).files(PROBLEM, (("compiler", "2"),))["trials"] == {}
     (store.root / "worker").mkdir()
     (store.root / "worker" / name).write_text(text)
     resumed = Journal.of(store.root / "worker", PROBLEM, INFO.key, VERSIONS).entries
@@ -143,30 +145,30 @@ def test_what_a_worker_tells_is_in_the_journal_that_it_goes_on_from(store: Store
     ],
 )
 def test_a_trial_that_cannot_be_is_refused_and_changes_nothing(store: Store, changes: dict[str, str], why: str) -> None:
-    told = Noted()
-    heard(store, told, Begins("a", 320, 0), TRIALS[0], replace(TRIALS[1], **changes), TRIALS[2])  # type: ignore[arg-type]
-    (note,) = told.notes
+    progress = Noted()
+    heard(store, progress, Begins("a", 320, 0), TRIALS[0], replace(TRIALS[1], **changes), TRIALS[2])  # type: ignore[arg-type]
+    (note,) = progress.notes
     assert note.startswith("a message of a worker is refused: ")
     assert why in note
-    assert told.trials == [str(CONFIGS[0]), str(CONFIGS[2])]
+    assert progress.trials == [str(CONFIGS[0]), str(CONFIGS[2])]
     (path,) = (store.root / "trials").glob("*.jsonl")
-    assert [json.loads(line)["config"] for line in path.read_text().splitlines()[1:]] == told.trials
+    assert [json.loads(line)["config"] for line in path.read_text().splitlines()[1:]] == progress.trials
 
 
 def test_variants_that_a_user_names_are_in_no_journal(store: Store) -> None:
-    told = Noted()
-    heard(store, told, Begins("a", 2, 0), *TRIALS[:2], configs=[str(config) for config in CONFIGS[:2]])
-    assert (len(told.trials), told.notes) == (2, [])
+    progress = Noted()
+    heard(store, progress, Begins("a", 2, 0), *TRIALS[:2], configs=[str(config) for config in CONFIGS[:2]])
+    assert (len(progress.trials), progress.notes) == (2, [])
     assert not list(store.root.rglob("*.jsonl"))
 
 
 def test_a_damaged_message_costs_itself_alone(store: Store) -> None:
-    told = Noted()
+    progress = Noted()
     damaged = [written(TRIALS[0])[:-9], written(TRIALS[0]).replace("12.4", "-1"), "[" * 9999, '{"kind":"Begins"}']
-    heard(store, told, Begins("a", 320, 0), *damaged, TRIALS[1])
-    assert len(told.notes) == 4
-    assert all("\n" not in note for note in told.notes)
-    assert told.trials == [str(CONFIGS[1])]
+    heard(store, progress, Begins("a", 320, 0), *damaged, TRIALS[1])
+    assert len(progress.notes) == 4
+    assert all("\n" not in note for note in progress.notes)
+    assert progress.trials == [str(CONFIGS[1])]
 
 
 def test_workers_are_sent_the_users_own_record_though_one_that_ships_counts(store: Store, tmp_path: Path) -> None:
@@ -174,5 +176,5 @@ def test_workers_are_sent_the_users_own_record_though_one_that_ships_counts(stor
     store.keep(own)
     ship(store, make(10.0, PROBLEM, CONFIGS[2], INFO.key), INFO.key)
     assert [each.config for each in store.layers()[1]] == [CONFIGS[2]]
-    sent = Known(store, INFO.key).of(PROBLEM, ())
+    sent = StoreView(store, INFO.key).files(PROBLEM, ())
     assert [text.encode() for text in sent["records"].values()] == [dumps(own)]

@@ -1,4 +1,4 @@
-"""A message of a worker is read as strictly as a record that is stored."""
+"""Tests that the client reads a worker's messages as strictly as records of the store."""
 
 import contextlib
 import json

@@ -34,7 +34,7 @@ class Scheduled:
 
 
 class NoMoreError(Exception):
-    """It would wait."""
+    """Raised in place of a wait for a worker."""
 
 
 def chosen(scheduled: Scheduled, key: str = "") -> tuple[DeviceInfo | None, list[str]]:
@@ -60,14 +60,14 @@ def test_of_several_models_one_has_to_be_named() -> None:
     with pytest.raises(ConfigError, match="have nvidia-a100, nvidia-h200; name one of them by --device-key"):
         chosen(mixed)
     assert chosen(mixed, "nvidia-a100") == (host_info(), [])
-    found, notes = chosen(mixed, "nvidia-b200")
-    assert found is None
+    result, notes = chosen(mixed, "nvidia-b200")
+    assert result is None
     assert notes == ["waiting for a worker with a nvidia-b200; there are nvidia-a100, nvidia-h200"]
 
 
 def test_workers_of_another_version_are_told_and_get_nothing() -> None:
-    found, notes = chosen(Scheduled("tilewright 9.9+abc nvidia-h200"))
-    assert found is None
+    result, notes = chosen(Scheduled("tilewright 9.9+abc nvidia-h200"))
+    assert result is None
     assert len(notes) == 2
     assert "workers of tilewright 9.9+abc get nothing: this is " in notes[0]
     assert seat_read("tilewright 9.9+abc nvidia-h200") == ("9.9+abc", "nvidia-h200")

@@ -87,13 +87,13 @@ def test_the_client_is_killed_and_started_again(tmp_path: Path, own: bool) -> No
             until(lambda: not list(here.processes()), 10)
         else:
             here.quiet()
-        kept, measured = here.journaled(), len(here.noted())
+        journaled, measured = here.journaled(), len(here.noted())
         assert measured < 8 * TRIALS  # the workers stopped, however late a busy machine let them hear
         again = here.start(*here.tune, *where)
         status, out, err = ended(again)
         assert (status, err) == (0, "")
         assert "goes on from" in out
-        assert len(here.noted()) - measured == 8 * TRIALS - kept  # what the first one had written is not measured again
+        assert len(here.noted()) - measured == 8 * TRIALS - journaled  # nothing that is written is measured again
         assert here.complete()
 
 
@@ -108,7 +108,7 @@ def test_the_scheduler_is_killed_and_started_again(tmp_path: Path) -> None:
         scheduler.kill()
         scheduler.communicate()
         here.quiet()
-        kept, measured = here.journaled(), len(here.noted())
+        journaled, measured = here.journaled(), len(here.noted())
         assert measured < 8 * TRIALS  # the workers stopped, however late a busy machine let them hear
         here.scheduler(port=port)
         status, out, err = ended(process)
@@ -117,7 +117,7 @@ def test_the_scheduler_is_killed_and_started_again(tmp_path: Path) -> None:
             "note: the scheduler is gone: waiting 60 s for it; what was measured is kept\n"
             "note: the scheduler is back: going on\n",
         )
-        assert len(here.noted()) - measured == 8 * TRIALS - kept  # what the client had heard is not measured again
+        assert len(here.noted()) - measured == 8 * TRIALS - journaled  # what the client had heard is not measured again
         assert here.complete()
         workers.send_signal(signal.SIGTERM)
         status, out, err = ended(workers, 20)

@@ -125,9 +125,9 @@ def test_a_space_of_the_user_that_is_large_is_searched_near_its_own_values(tmp_p
     text = (resources.files(configs) / "spaces" / "simt.toml").read_text()
     (tmp_path / "simt.toml").write_text(re.sub("block_m = .*", "block_m = [48]", text))
     problem = Problem.parse("1000x520x3000")
-    found = candidates(Forecast(problem, H200), read_spaces(tmp_path), [parse("simt:64x128x16")]).configs
-    assert {config.get("block_m") for config in found} == {48}
-    assert len(found) > 50
+    result = candidates(Forecast(problem, H200), read_spaces(tmp_path), [parse("simt:64x128x16")]).configs
+    assert {config.get("block_m") for config in result} == {48}
+    assert len(result) > 50
 
 
 def test_further_configs_are_candidates_whatever_the_spaces_hold(tmp_path: Path) -> None:
@@ -135,8 +135,8 @@ def test_further_configs_are_candidates_whatever_the_spaces_hold(tmp_path: Path)
     forecast, other = Forecast(Problem.parse("512"), H200), parse("simt:16x16x16,thread=2x2,lanes_m=8,fragments=single")
     spaces = read_spaces(tmp_path)
     assert other not in candidates(forecast, spaces, [other]).configs
-    found = candidates(forecast, spaces, (), (other, parse("tiled:8")))
-    assert [str(config) for config in found.configs] == ["tiled:8", str(other)]
+    result = candidates(forecast, spaces, (), (other, parse("tiled:8")))
+    assert [str(config) for config in result.configs] == ["tiled:8", str(other)]
 
 
 def test_nothing_that_serves_is_an_error_with_its_reasons(tmp_path: Path) -> None:

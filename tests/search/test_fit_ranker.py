@@ -30,7 +30,7 @@ def fitting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     catboost.CatBoost = object  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "catboost", catboost)
     monkeypatch.delitem(sys.modules, "fit_ranker", raising=False)
-    found = __import__("fit_ranker")
+    result = __import__("fit_ranker")
     monkeypatch.delitem(sys.modules, "fit_ranker")
     trees = {name: array for name, array in shipped("float").items() if name in (*TREES, "features")}
     changed: dict[str, Any] = {"FOLDS": 2, "PORTFOLIO": {DType.FLOAT: 12}, "RANDOM": 60}
@@ -40,8 +40,8 @@ def fitting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
         folder.mkdir()
         (folder / "double.npz").write_text("kept")
     for name, value in changed.items():
-        monkeypatch.setattr(found, name, value)
-    return found
+        monkeypatch.setattr(result, name, value)
+    return result
 
 
 def measured(device: str) -> dict[Problem, dict[Config, float]]:
@@ -49,19 +49,19 @@ def measured(device: str) -> dict[Problem, dict[Config, float]]:
     fastest on the first device, the fourth on the other; what is another's takes from 14 us on."""
     info, best = KNOWN[device], 2 + DEVICES.index(device)
     own = {problem: [each.config for each in Forecast(problem, info).choices(6)] for problem in PROBLEMS}
-    found = dict[Problem, dict[Config, float]]()
+    result = dict[Problem, dict[Config, float]]()
     for problem, configs in own.items():
         times = {config: 8.0 + 4 * (i != best) + i for i, config in enumerate(configs)}
         others = (carried(config, problem, info) for each in own.values() for config in each)
         for i, config in enumerate(filter(None, others)):
             times.setdefault(config, 14.0 + i / 10)
-        found[problem] = times
-    return found
+        result[problem] = times
+    return result
 
 
 @pytest.fixture
 def files(fitting: ModuleType, tmp_path: Path) -> list[str]:
-    """The trials of each device."""
+    """Measured times on each device."""
     trials, paths = __import__("trials"), []
     for device in DEVICES:
         path = tmp_path / f"{device}.jsonl"
@@ -89,16 +89,16 @@ def test_a_fit_is_judged_on_every_device_and_written(
 ) -> None:  # fmt: skip
     chosen = tmp_path / "chosen.jsonl"
     run(fitting, monkeypatch, *files, "--choices", str(chosen), "--device", DEVICES[1])
-    found, held_out = arrays_of(fitting.RANKERS), arrays_of(fitting.HELD_OUT)
+    result, held_out = arrays_of(fitting.RANKERS), arrays_of(fitting.HELD_OUT)
     for folder in (fitting.RANKERS, fitting.HELD_OUT):
         assert {path.name for path in folder.iterdir()} == {"float.npz", "double.npz"}
         assert (folder / "double.npz").read_text() == "kept"  # there are no data of it
     assert set(held_out["shapes"]) == {problem.shape for problem in PROBLEMS[::2]}
-    assert set(held_out["kernels"]) < set(found["kernels"])
-    assert found.keys() == shipped("float").keys()
-    assert found["devices"].tolist() == list(DEVICES)
-    assert all(1 <= regret <= 1.7 for regret in found["regrets"])  # the slowest takes 17 us, the best 10
-    for device, line in zip(DEVICES, found["data"]):
+    assert set(held_out["kernels"]) < set(result["kernels"])
+    assert result.keys() == shipped("float").keys()
+    assert result["devices"].tolist() == list(DEVICES)
+    assert all(1 <= regret <= 1.7 for regret in result["regrets"])  # the slowest takes 17 us, the best 10
+    for device, line in zip(DEVICES, result["data"]):
         assert line.startswith(f"{device}: 4 problems, {sum(map(len, measured(device).values()))} variants, digest ")
     out = capsys.readouterr().out
     count = sum(len(times) for device in DEVICES for times in measured(device).values())
@@ -107,14 +107,14 @@ def test_a_fit_is_judged_on_every_device_and_written(
     best = {
         str(kernel_of(min(times, key=times.__getitem__))) for device in DEVICES for times in measured(device).values()
     }
-    assert set(found["kernels"]) == best  # nothing else came within 5%
-    ways = [each.split() for each in found["decompositions"].tolist()]
+    assert set(result["kernels"]) == best  # nothing else came within 5%
+    ways = [each.split() for each in result["decompositions"].tolist()]
     assert {each[0] for each in ways} == {"whole"}
     assert max(map(len, ways)) > 1
-    assert len(set(found["corrections"])) > 1
-    told = __import__("trials").read_chosen(chosen)
-    assert set(told) == set(PROBLEMS)
-    assert {len(configs) for configs in told.values()} == {fitting.LEFT_OUT}
+    assert len(set(result["corrections"])) > 1
+    outcomes = __import__("trials").read_chosen(chosen)
+    assert set(outcomes) == set(PROBLEMS)
+    assert {len(configs) for configs in outcomes.values()} == {fitting.LEFT_OUT}
 
 
 def test_a_device_is_judged_by_the_data_of_the_others(
@@ -186,9 +186,9 @@ def test_a_kernel_that_is_known_for_few_problems_is_left_out(
     plains = [*first.kernels]
     plains[int(first.us.argmin())] = rare
     first = replace(first, kernels=tuple(plains))
-    for often, kept in ((2, False), (1, True)):
+    for often, is_chosen in ((2, False), (1, True)):
         monkeypatch.setattr(fitting, "OFTEN", often)
-        assert (rare in fitting.portfolio_of([first, *others], trees)) == kept
+        assert (rare in fitting.portfolio_of([first, *others], trees)) == is_chosen
 
 
 def test_all_of_a_portfolio_brings_problems_nearer_to_their_best(fitting: ModuleType, files: list[str]) -> None:
@@ -197,10 +197,10 @@ def test_all_of_a_portfolio_brings_problems_nearer_to_their_best(fitting: Module
     costs = []
     for size in (1, 3, 5):
         fitting.PORTFOLIO = {DType.FLOAT: size}
-        kept = set(fitting.portfolio_of(everything, trees))
-        assert len(kept) == size
+        portfolio = set(fitting.portfolio_of(everything, trees))
+        assert len(portfolio) == size
         costs.append(
-            np.mean([min([t for c, t in zip(e.kernels, e.target) if c in kept], default=1.0) for e in everything])
+            np.mean([min([t for c, t in zip(e.kernels, e.target) if c in portfolio], default=1.0) for e in everything])
         )
     assert costs == sorted(costs, reverse=True)
     assert costs[-1] < costs[0]

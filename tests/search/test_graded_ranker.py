@@ -35,24 +35,24 @@ def ranker(asks: str, above: float, less: int) -> Ranker:
     kernels, trees = (*SPLIT, WHOLE), {"ranking": (0, above, 1000, 1000 - less), "level": (1, 0.0, 0, 0)}
     arrays = {"kernels": kernels, "decompositions": ["whole split_k=2"] * len(kernels)}
     arrays |= {"corrections": [0.0] * len(kernels), "devices": [H200.key], "regrets": [1.25], "features": [asks, "m"]}
-    for name, (asked, border, *leaves) in trees.items():
-        arrays |= {f"{name}_asked": [[asked]], f"{name}_above": [[border]], f"{name}_leaves": [leaves]}
+    for name, (suggested, border, *leaves) in trees.items():
+        arrays |= {f"{name}_asked": [[suggested]], f"{name}_above": [[border]], f"{name}_leaves": [leaves]}
     return Ranker({name: np.array(values) for name, values in arrays.items()}, DType.FLOAT, Grade.NORMWISE)
 
 
 def test_what_was_learned_of_a_grade_is_used_for_it_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     of_grade = ranker("terms", 2.5, 500)  # three terms are the best
     original = forecast.ranker_of
-    known = {Grade.NORMWISE: of_grade, Grade.ELEMENTWISE: None}
-    monkeypatch.setattr(forecast, "ranker_of", lambda dtype, grade, _: known.get(grade, original(dtype, grade)))
+    rankers = {Grade.NORMWISE: of_grade, Grade.ELEMENTWISE: None}
+    monkeypatch.setattr(forecast, "ranker_of", lambda dtype, grade, _: rankers.get(grade, original(dtype, grade)))
     problem = Problem.parse("300x5000x700", accuracy="normwise")
     first, second, *others = Forecast(problem, H200).choices(9)
     assert {each.config.terms for each in (first, second)} == {3}
     assert others[0].expected_us == pytest.approx(first.expected_us * np.exp(0.05))
     assert {each.config.terms for each in others} == {0, 2}
     assert {each.regret for each in (first, *others)} == {1.25}
-    found = Store(tmp_path).lookup(H200, problem, look_up)
-    assert (found.origin, found.config, found.expected_us) == ("predicted", first.config, first.expected_us)
+    result = Store(tmp_path).lookup(H200, problem, look_up)
+    assert (result.origin, result.config, result.expected_us) == ("predicted", first.config, first.expected_us)
     for finer in (Grade.ELEMENTWISE, Grade.IEEE):
         assert Forecast(replace(problem, accuracy=finer), H200).choices(1)[0].config.accuracy is Grade.IEEE
     ampere = of_grade.table(KNOWN["nvidia-a100-sxm4-80gb"]).configs
@@ -98,9 +98,10 @@ def test_without_anything_of_its_own_a_grade_gets_the_choices_of_the_next_finer_
     finest = Grade.IEEE
     monkeypatch.setattr(forecast, "ranker_of", lambda dtype, grade, _: original(dtype) if grade is finest else None)
     ieee, coarse = Problem.parse("700x4000x900"), Problem.parse("700x4000x900", accuracy=accuracy)
-    expected, found = Forecast(ieee, H200).choices(5), Forecast(coarse, H200).choices(5)
-    assert [(each.config, each.expected_us) for each in found] == [(each.config, each.expected_us) for each in expected]
-    assert {each.regret for each in found} == {None}  # others may be much faster
+    expected, result = (Forecast(problem, H200).choices(5) for problem in (ieee, coarse))
+    pairs = [[(each.config, each.expected_us) for each in choices] for choices in (expected, result)]
+    assert pairs[0] == pairs[1]
+    assert {each.regret for each in result} == {None}  # others may be much faster
 
 
 @GRADES
@@ -113,18 +114,18 @@ def test_what_ships_of_a_grade_takes_kernels_of_terms_where_these_pay(accuracy: 
     small = ("5x7x9", "64x64x65536", "1x5000x300")
     for shape, splits in (("4096", True), ("2000x1500x1800", True), *((shape, False) for shape in small)):
         problem = Problem.parse(shape, accuracy=accuracy)
-        found = Forecast(problem, H200).choices(300)
-        assert (found[0].config.terms > 0) is splits
-        # A time that the ranker of a finer grade expects counts more than once here.
-        assert all(later.expected_us > earlier.expected_us / 1.101 for earlier, later in itertools.pairwise(found))
-        assert len({each.config for each in found}) == len(found)
-        assert {each.regret for each in found} == {ranker.regret[H200.key]}
-        assert all(serves(each.config, problem, H200) for each in found)
+        result = Forecast(problem, H200).choices(300)
+        assert (result[0].config.terms > 0) is splits
+        # Of a finer accuracy's, as told by its ranker, more than what it hopes for is expected.
+        assert all(later.expected_us > earlier.expected_us / 1.101 for earlier, later in itertools.pairwise(result))
+        assert len({each.config for each in result}) == len(result)
+        assert {each.regret for each in result} == {ranker.regret[H200.key]}
+        assert all(serves(each.config, problem, H200) for each in result)
 
 
 @pytest.mark.parametrize("shape", ["60x4382x4939", "38x2750x4481", "64x64x65536", "1201x143x197"])
 def test_who_is_content_with_less_accuracy_is_not_expected_to_wait_longer(shape: str) -> None:
-    """For the first two the ranker of the coarser accuracy hopes for less than that of a finer one."""
+    """The ranker of the coarser accuracy expects shorter times for the first two than that of a finer accuracy."""
     ieee, elementwise, normwise = (
         Forecast(Problem.parse(shape, accuracy=grade), H200).choices(1)[0].expected_us for grade in Grade
     )
@@ -137,14 +138,14 @@ def test_a_near_record_of_a_finer_accuracy_gives_way_to_what_is_faster_and_not_t
 
     def found(shape: str, *records: tuple[str, str, Config]) -> Config:
         problem = Problem.parse(shape, accuracy="normwise")
-        kept = [
+        records = [
             Record(
                 Problem.parse(of, accuracy=grade), H200.key, config, Status.OK, "", Measurement((1.0,), 1.0, 0.0),
                 Accuracy(0.5, 0, 0),
             )
             for of, grade, config in records
         ]  # fmt: skip
-        result = look_up(problem, H200, tuple(kept))
+        result = look_up(problem, H200, tuple(records))
         assert result is not None
         return result.config
 
@@ -161,9 +162,9 @@ def test_every_architecture_has_a_choice(accuracy: Grade, arch: Arch) -> None:
     info = typical(arch)
     for shape in ("3000", "700x20x9", "1x5000x300"):
         problem = Problem.parse(shape, accuracy=accuracy)
-        found = look_up(problem, info, ())
-        assert found is not None
-        assert serves(found.config, problem, info)
+        result = look_up(problem, info, ())
+        assert result is not None
+        assert serves(result.config, problem, info)
 
 
 @GRADES
@@ -173,14 +174,14 @@ def test_features_of_terms_are_numbers(accuracy: Grade, shape: str) -> None:
     table = Table([*map(parse, (*SPLIT, WHOLE))], DType.FLOAT, H200)
     features = table.features(problem)
     assert np.isfinite(features).all()
-    found = {name: features[:, place] for place, name in enumerate(FEATURES)}
-    assert found["terms"].tolist() == [2, 3, 3, 0]
-    assert found["products"].tolist() == [3, 6, 6, 1]
-    assert found["promote"][:3].tolist() == [64, 64, table.configs[2].get("promote")]
-    assert found["promote"][3] == -1
-    assert found["splitting"][0] < found["splitting"][1] == found["splitting"][2]
-    assert found["splitting"][3] < found["splitting"][0] - 5
-    assert found["arithmetic"][1] >= found["arithmetic"][0]
+    result = {name: features[:, place] for place, name in enumerate(FEATURES)}
+    assert result["terms"].tolist() == [2, 3, 3, 0]
+    assert result["products"].tolist() == [3, 6, 6, 1]
+    assert result["promote"][:3].tolist() == [64, 64, table.configs[2].get("promote")]
+    assert result["promote"][3] == -1
+    assert result["splitting"][0] < result["splitting"][1] == result["splitting"][2]
+    assert result["splitting"][3] < result["splitting"][0] - 5
+    assert result["arithmetic"][1] >= result["arithmetic"][0]
 
 
 @GRADES
@@ -201,11 +202,11 @@ def test_what_is_measured_of_a_grade_is_of_all_families_that_it_allows(
     assert len(set(dataset.problems(accuracy))) > 180
     assert [p.shape for p in dataset.problems(accuracy)] == [p.shape for p in dataset.problems()[::2]]
     problem = Problem.parse("700x900x800", accuracy=accuracy)
-    found = dataset.variants(problem, H200)
-    assert len(found) == len(set(found)) == dataset.GRADED_TRIALS
-    assert all(serves(config, problem, H200) for config in found)
-    assert {config.accuracy for config in found} >= {accuracy, Grade.IEEE}
-    assert len({config.family for config in found if config.terms}) > 1
+    result = dataset.variants(problem, H200)
+    assert len(result) == len(set(result)) == dataset.GRADED_TRIALS
+    assert all(serves(config, problem, H200) for config in result)
+    assert {config.accuracy for config in result} >= {accuracy, Grade.IEEE}
+    assert len({config.family for config in result if config.terms}) > 1
 
 
 def test_trials_of_a_grade_are_packed_beside_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

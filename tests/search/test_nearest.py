@@ -1,4 +1,4 @@
-"""Kernels that run where nothing was tuned."""
+"""Tests of the kernels that run where nothing was tuned."""
 
 import random
 from pathlib import Path
@@ -69,46 +69,46 @@ def record(problem: Problem, config: Config, device: str = H200.key) -> Record:
 def test_the_nearest_shape_of_the_device_comes_first() -> None:
     near, far = parse("simt:64x64x16,lanes_m=4"), parse("simt:128x64x16")
     records = (record(Problem.parse("4096"), far), record(Problem.parse("512"), near))
-    found = look_up(Problem.parse("516"), H200, records)
-    assert found is not None
-    assert (found.summary, found.record) == ("predicted (from 512x512x512)", records[1])
-    assert found.config.cta_tile == near.cta_tile
+    result = look_up(Problem.parse("516"), H200, records)
+    assert result is not None
+    assert (result.told, result.record) == ("predicted (from 512x512x512)", records[1])
+    assert result.config.cta_tile == near.cta_tile
     for shape in ("514", "512x512x640"):  # rows of another alignment, and too far
-        found = look_up(Problem.parse(shape), H200, records)
-        assert found is not None
-        assert (found.summary, found.record) == ("predicted", None)
+        result = look_up(Problem.parse(shape), H200, records)
+        assert result is not None
+        assert (result.told, result.record) == ("predicted", None)
 
 
 def test_a_near_shape_of_a_device_with_the_same_sms_comes_before_predictions() -> None:
     there, here = KNOWN["nvidia-h200"], KNOWN["nvidia-h100-80gb-hbm3"]
     of_there = record(Problem.parse("512"), parse("simt:64x64x16,lanes_m=4"), there.key)
-    found = look_up(Problem.parse("512"), here, (of_there,))
-    assert found is not None
-    assert (found.record, found.sibling) == (None, of_there)
-    assert found.summary == "predicted (from 512x512x512 on nvidia-h200)"
-    assert found.config.cta_tile == (64, 64, 16)
-    assert (found.expected_us, found.regret) == (None, None)  # those of the other device are not known here
-    served = found.served(Problem.parse("512"), here)
+    result = look_up(Problem.parse("512"), here, (of_there,))
+    assert result is not None
+    assert result.told == "predicted (from 512x512x512 on nvidia-h200)"
+    assert (result.record, result.sibling) == (None, of_there)
+    assert result.config.cta_tile == (64, 64, 16)
+    assert (result.expected_us, result.regret) == (None, None)  # those of the other device are not known here
+    served = result.served(Problem.parse("512"), here)
     assert (served.origin, served.recorded_us) == ("as tuned for 512x512x512 on nvidia-h200", 0.0)
     own = record(Problem.parse("514"), parse("simt:128x64x16"), here.key)
-    found = look_up(Problem.parse("512"), here, (of_there, own))
-    assert found is not None
-    assert (found.record, found.sibling) == (None, of_there)  # 514 elements are not aligned as 512 are
+    result = look_up(Problem.parse("512"), here, (of_there, own))
+    assert result is not None
+    assert (result.record, result.sibling) == (None, of_there)  # 514 elements are not aligned as 512 are
     own = record(Problem.parse("528"), parse("simt:128x64x16"), here.key)
-    found = look_up(Problem.parse("512"), here, (of_there, own))
-    assert found is not None
-    assert (found.record, found.sibling) == (own, None)
+    result = look_up(Problem.parse("512"), here, (of_there, own))
+    assert result is not None
+    assert (result.record, result.sibling) == (own, None)
     for device, shape in ((here, "1024"), (KNOWN["nvidia-h100-pcie"], "512")):  # too far; fewer SMs
-        found = look_up(Problem.parse(shape), device, (of_there,))
-        assert found is not None
-        assert (found.summary, found.sibling) == ("predicted", None)
+        result = look_up(Problem.parse(shape), device, (of_there,))
+        assert result is not None
+        assert (result.told, result.sibling) == ("predicted", None)
 
 
 def test_records_of_other_devices_are_no_choice_and_those_far_away_the_last() -> None:
     records = (record(Problem.parse("4096"), parse("simt:128x128x16,lanes_m=4"), "nvidia-x"),)
-    found = look_up(Problem.parse("4096"), H200, records)
-    assert found is not None
-    assert (found.origin, found.record) == ("predicted", None)
+    result = look_up(Problem.parse("4096"), H200, records)
+    assert result is not None
+    assert (result.origin, result.record) == ("predicted", None)
     assert look_up(Problem.parse("4096"), on("host"), records) is None
     assert look_up(Problem(0, 4, 4), H200, records) is None
     far = look_up(Problem(0, 4, 4), H200, (record(Problem.parse("4096"), parse("tiled:16"), H200.key),))
@@ -123,20 +123,20 @@ def test_every_architecture_gets_more_than_a_textbook_kernel(arch: Arch) -> None
     for _ in range(30):
         sizes = [int(2 ** rng.uniform(0, 14)) for _ in range(3)]
         problem = Problem(*sizes, rng.choice(list(DType)), rng.random() < 0.5, rng.random() < 0.5)
-        found = store.lookup(info, problem, look_up)
-        assert found.origin != "default", problem
-        assert serves(found.config, problem, info)
+        result = store.lookup(info, problem, look_up)
+        assert result.origin != "default", problem
+        assert serves(result.config, problem, info)
 
 
 def test_double_without_tensor_cores_has_the_kernels_of_float() -> None:
     """The kernels of double are for tensor cores, but for narrow products."""
-    t4, found = typical(ARCHES["sm_75"]), list[str]()
+    t4, result = typical(ARCHES["sm_75"]), list[str]()
     for shape in ("4096", "1513x44x320", "4096x1x4096"):
         (predicted,) = Forecast(Problem.parse(shape, "double"), t4).choices(1)
         assert serves(predicted.config, Problem.parse(shape, "double"), t4)
         assert predicted.regret is None
-        found.append(predicted.config.family)
-    assert found == ["simt", "simt", "skinny"]
+        result.append(predicted.config.family)
+    assert result == ["simt", "simt", "skinny"]
 
 
 def test_where_no_row_makes_sense_nothing_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Kernels that run for shapes that nobody tuned: trees, features, portfolio, and the look-up that they serve."""
+"""Tests of the ranker of shapes that nobody tuned: trees, features, portfolio, and the look-up."""
 
 import math
 import random
@@ -45,9 +45,9 @@ DTYPES = pytest.mark.parametrize("dtype", DType)
 
 
 def ranker(dtype: DType) -> Ranker:
-    found = ranker_of(dtype)
-    assert found is not None
-    return found
+    result = ranker_of(dtype)
+    assert result is not None
+    return result
 
 
 def drawn(count: int, seed: int = 5) -> Iterator[Problem]:
@@ -62,11 +62,11 @@ def test_trees_answer_as_their_definition_says() -> None:
     questions = rng.integers(0, 4, (7, 3))
     borders, leaves = rng.normal(size=(7, 3)), rng.integers(-20_000, 20_000, (7, 8))
     trees, features = Trees(questions, borders, leaves, 0.25), rng.normal(size=(5, 4))
-    for row, found in zip(features, trees(features)):
+    for row, result in zip(features, trees(features)):
         expected = 0.0
         for asks, above, leaf in zip(questions, borders, leaves):
             expected += 0.25 * leaf[sum(2**bit for bit in range(3) if row[asks[bit]] > above[bit])]
-        assert found == pytest.approx(expected)
+        assert result == pytest.approx(expected)
 
 
 def without_c(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,12 +83,12 @@ def test_trees_say_the_same_in_both_languages(monkeypatch: pytest.MonkeyPatch) -
         questions = rng.integers(0, len(columns), (count, depth))
         borders = rng.integers(-9, 9, questions.shape) + 0.1 * rng.integers(0, 2, questions.shape)
         trees = Trees(questions, borders, rng.integers(-20_000, 20_000, (count, 2**depth)), 1e-4)
-        asked = rng.integers(0, 600, rows)
-        ours = trees.of(columns, asked)
+        suggested = rng.integers(0, 600, rows)
+        ours = trees.of(columns, suggested)
         with monkeypatch.context() as patch:
             without_c(patch)
-            assert np.array_equal(trees.of(columns, asked), ours)
-            assert np.array_equal(trees(columns.T[asked]), ours)
+            assert np.array_equal(trees.of(columns, suggested), ours)
+            assert np.array_equal(trees(columns.T[suggested]), ours)
 
 
 @DTYPES
@@ -117,41 +117,41 @@ def test_how_a_config_shares_out_the_work(text: str, way: str) -> None:
 
 @DTYPES
 def test_ways_that_nowhere_pay_are_left_out_where_that_is_known(dtype: DType) -> None:
-    found, known = ranker(dtype), KNOWN["nvidia-h100-pcie"]
-    ways = dict(zip(found.portfolio, shipped(dtype.value)["decompositions"].tolist()))
-    measured, other = found.table(H200).configs, found.table(known).configs
+    result, device = ranker(dtype), KNOWN["nvidia-h100-pcie"]
+    ways = dict(zip(result.portfolio, shipped(dtype.value)["decompositions"].tolist()))
+    measured, other = result.table(H200).configs, result.table(device).configs
     assert {decomposition_of(config) for config in measured} > {"whole", "split_k=2"}
     assert all(decomposition_of(config) in ways[kernel_of(config)].split() for config in measured)
     assert all("whole" in each.split() for each in ways.values())
-    assert known.key not in found.regret
+    assert device.key not in result.regret
     assert set(measured) < set(other)  # of the same generation
     assert 0.3 * len(other) < len(measured) < 0.6 * len(other)
 
 
 @DTYPES
 def test_what_ships_is_read_whole(dtype: DType) -> None:
-    arrays, found = shipped(dtype.value), ranker(dtype)
-    assert [str(config) for config in found.portfolio] == arrays["kernels"].tolist()
-    assert [kernel_of(config) for config in found.portfolio] == list(found.portfolio)
-    for trees, name in ((found.trees, "ranking"), (found.level, "level")):
-        asked, above, leaves = (arrays[f"{name}_{part}"] for part in ("asked", "above", "leaves"))
+    arrays, result = shipped(dtype.value), ranker(dtype)
+    assert [str(config) for config in result.portfolio] == arrays["kernels"].tolist()
+    assert [kernel_of(config) for config in result.portfolio] == list(result.portfolio)
+    for trees, name in ((result.trees, "ranking"), (result.level, "level")):
+        suggested, above, leaves = (arrays[f"{name}_{part}"] for part in ("asked", "above", "leaves"))
         assert np.array_equal(trees.leaves, leaves)
-        assert asked.shape == above.shape == (len(leaves), leaves.shape[1].bit_length() - 1)
-    assert set(found.regret) >= {H200.key}
-    assert all(1 < regret < 2 for regret in found.regret.values())
+        assert suggested.shape == above.shape == (len(leaves), leaves.shape[1].bit_length() - 1)
+    assert set(result.regret) >= {H200.key}
+    assert all(1 < regret < 2 for regret in result.regret.values())
 
 
 @DTYPES
 def test_the_first_is_that_of_all_trees(dtype: DType) -> None:
     """All trees are asked of the likeliest alone."""
-    found, table, differs = ranker(dtype), ranker(dtype).table(H200), 0
+    result, table, differs = ranker(dtype), ranker(dtype).table(H200), 0
     for problem in (replace(each, dtype=dtype) for each in drawn(40)):
         rows, counted = table.likeliest(problem, MODELLED)
-        ranked = list(found.ranked(problem, H200))
+        ranked = list(result.ranked(problem, H200))
         assert {each.config for each in ranked} == {table.configs[row] for row in rows}
         assert np.all(np.diff([each.us for each in ranked]) >= 0)
         behind = {
-            table.configs[row]: each for row, each in zip(rows, found.trees(table.features(problem, rows, counted)))
+            table.configs[row]: each for row, each in zip(rows, result.trees(table.features(problem, rows, counted)))
         }
         differs += behind[ranked[0].config] > min(behind.values()) + 1e-9  # of equal ones either may be the first
     assert differs <= 1
@@ -200,20 +200,20 @@ def test_a_persistent_cta_waits_half_as_long_before_each_further_tile(monkeypatc
     def modelled() -> Any:
         return Table(configs, DType.DOUBLE, H200).modelled_us(problem)
 
-    found = modelled()
+    result = modelled()
     monkeypatch.setattr(model, "FILLED_AGAIN", 0.0)
     never = modelled()
     monkeypatch.setattr(model, "FILLED_AGAIN", 1.0)
     as_long = modelled()
-    assert never[0] == found[0] == as_long[0]
-    assert found[1] == pytest.approx((never[1] + as_long[1]) / 2)
+    assert never[0] == result[0] == as_long[0]
+    assert result[1] == pytest.approx((never[1] + as_long[1]) / 2)
     assert as_long[1] > 1.05 * never[1]
 
 
 @pytest.mark.parametrize("info", [H200, KNOWN["nvidia-geforce-rtx-4090"]], ids=lambda info: info.key)
 @DTYPES
 def test_configs_of_a_kernel_are_told_apart_as_each_alone_is(dtype: DType, info: DeviceInfo) -> None:
-    """A question that is asked once for all of them does not depend on how they share out the work."""
+    """Features that all configs share do not depend on their work decompositions."""
     problem = Problem(1000, 520, 3000, dtype)
     table = Table(ranker(dtype).table(info).configs, dtype, info)
     features, us = table.features(problem), table.modelled_us(problem)
@@ -227,15 +227,15 @@ def test_features_say_what_a_config_does() -> None:
     problem, parse = Problem.parse("1000x520x300", "float", "nt"), tilewright.codegen.families.parse
     config = parse("simt:64x128x16,split_k=4")
     (row,) = Table((config,), DType.FLOAT, H200).features(problem)
-    found = dict(zip(FEATURES, row))
-    assert (found["tile_m"], found["tile_n"], found["tile_k"], found["parts"], found["mode"]) == (64, 128, 16, 4, 1)
-    assert found["tiles"] == pytest.approx(np.log2(16 * 5))
-    assert found["even"] == pytest.approx(16 * 5 * 4 / H200.sm_count / 3)
-    assert found["used_mn"] == pytest.approx(1000 * 520 / (1024 * 640))
-    assert (found["trans_a"], found["trans_b"], found["row_c"]) == (0, 1, 32)
-    assert (found["copied_a"], found["copied_b"]) == (4, 4)  # both run along k, and cp.async transposes them
-    assert (found["shared"], found["stages"], found["thread_m"], found["warp_m"]) == (0, 3, 8, -1)
-    assert found["pieces"] == 1
+    result = dict(zip(FEATURES, row))
+    assert [result[name] for name in ("tile_m", "tile_n", "tile_k", "parts", "mode")] == [64, 128, 16, 4, 1]
+    assert result["tiles"] == pytest.approx(np.log2(16 * 5))
+    assert result["even"] == pytest.approx(16 * 5 * 4 / H200.sm_count / 3)
+    assert result["used_mn"] == pytest.approx(1000 * 520 / (1024 * 640))
+    assert (result["trans_a"], result["trans_b"], result["row_c"]) == (0, 1, 32)
+    assert (result["copied_a"], result["copied_b"]) == (4, 4)  # both run along k, and cp.async transposes them
+    assert (result["shared"], result["stages"], result["thread_m"], result["warp_m"]) == (0, 3, 8, -1)
+    assert result["pieces"] == 1
 
 
 @pytest.mark.parametrize(
@@ -252,10 +252,10 @@ def test_features_say_what_a_config_does() -> None:
 def test_how_often_a_sector_of_c_is_written(text: str, n: int, pieces: float) -> None:
     problem, config = Problem(1000, n, 300, DType.FLOAT), tilewright.codegen.families.parse(text)
     (row,) = Table((config,), DType.FLOAT, H200).features(problem)
-    found = dict(zip(FEATURES, row))
-    assert found["pieces"] == pytest.approx(pieces)
+    result = dict(zip(FEATURES, row))
+    assert result["pieces"] == pytest.approx(pieces)
     floor = floor_us(H200, problem) or 0.0
-    assert found["written"] == pytest.approx(
+    assert result["written"] == pytest.approx(
         np.log2(pieces * 1000 * n * 4 / H200.bandwidth_gbs / 1e3 / floor), abs=1e-4
     )
 
@@ -324,9 +324,9 @@ def test_work_is_decomposed_only_where_that_makes_sense() -> None:
 def test_200_random_shapes_get_a_valid_choice(arch: str) -> None:
     info = typical(ARCHES[arch])
     for problem in drawn(200, seed=11):
-        found = look_up(problem, info, ())
-        assert found is not None, problem
-        assert serves(found.config, problem, info)
+        result = look_up(problem, info, ())
+        assert result is not None, problem
+        assert serves(result.config, problem, info)
 
 
 @DTYPES
@@ -335,12 +335,12 @@ def test_a_look_up_takes_a_near_record_else_what_is_predicted(dtype: DType, tmp_
     near = store.lookup(H200, Problem.parse("1000x1000x1040", dtype.value), look_up)
     assert (near.summary, near.expected_us, near.regret) == ("predicted (from 1000x1000x1000)", None, None)
     for far in (Problem.parse("300x5000x70", dtype.value), Problem.parse("1300x900x700", dtype.value, "tt")):
-        found = store.lookup(H200, far, look_up)
+        result = store.lookup(H200, far, look_up)
         (first, *_) = Forecast(far, H200).choices(3)
-        assert (found.origin, found.config, found.record) == ("predicted", first.config, None)
-        assert found.expected_us == first.expected_us is not None
-        assert found.regret == ranker(dtype).regret[H200.key]
-        served = found.served(far, H200)
+        assert (result.origin, result.config, result.record) == ("predicted", first.config, None)
+        assert result.expected_us == first.expected_us is not None
+        assert result.regret == ranker(dtype).regret[H200.key]
+        served = result.served(far, H200)
         assert (served.origin, served.recorded_us) == ("predicted by what was measured for other shapes", 0.0)
 
 
@@ -352,17 +352,17 @@ def test_a_look_up_takes_a_near_record_else_what_is_predicted(dtype: DType, tmp_
 def test_what_is_next_to_a_config_is_a_step_or_two_away(shape: str, dtype: str, trans: str, text: str) -> None:
     problem, config = Problem.parse(shape, dtype, trans), tilewright.codegen.families.parse(text)
     forecast = Forecast(problem, H200)
-    found = neighbours(config, forecast)
-    assert len(set(found)) == len(found) > 12
-    for each in found:
+    result = neighbours(config, forecast)
+    assert len(set(result)) == len(result) > 12
+    for each in result:
         assert serves(each, problem, H200)
         differ = [name for name, value in each.values if value != config.get(name)]
         assert 1 <= len(differ) <= 2 or set(differ) == {"mode", "parts", "reduce"}
-    ordered = forecast.ordered(found)
+    ordered = forecast.ordered(result)
     behind = ranker(problem.dtype).log_times(problem, H200, [config, *ordered])
     assert list(behind[1:]) == sorted(behind[1:])
-    assert sorted(map(str, ordered)) == sorted(map(str, found))
-    assert any(stages in (each.get("stages") for each in found) for stages in (2, 3, 5, 6))
+    assert sorted(map(str, ordered)) == sorted(map(str, result))
+    assert any(stages in (each.get("stages") for each in result) for stages in (2, 3, 5, 6))
 
 
 @pytest.mark.parametrize("key", KNOWN)
@@ -377,29 +377,29 @@ def test_a_prefetch_to_l2_is_for_devices_where_kernels_overlap(key: str) -> None
 def test_a_mechanism_that_rules_keep_two_steps_away_is_reached_with_a_third() -> None:
     parse = tilewright.codegen.families.parse
     barriers = parse("simt:32x48x64,thread=4,slices=4,slice_barriers,l2_prefetch")
-    found = neighbours(barriers, Forecast(Problem.parse("256x768x1024"), H200))
-    assert parse("simt:32x48x64,thread=4,slices=4,load=tma,k_inner_a,l2_prefetch") in found
+    result = neighbours(barriers, Forecast(Problem.parse("256x768x1024"), H200))
+    assert parse("simt:32x48x64,thread=4,slices=4,load=tma,k_inner_a,l2_prefetch") in result
 
 
 def test_every_way_to_share_out_the_work_that_can_pay_is_next_to_a_config() -> None:
     problem, parse = Problem.parse("1596x216x10697", "double", "nt"), tilewright.codegen.families.parse
     config = parse("dmma:96x128x16,warp=48x32,stages=4,interleave=4,stream_k=1")
     ways = ranker(problem.dtype).decompositions(config, problem, H200)
-    found = neighbours(config, Forecast(problem, H200))
-    assert config.changed(mode=Mode.SPLIT_K, parts=5) in found
+    result = neighbours(config, Forecast(problem, H200))
+    assert config.changed(mode=Mode.SPLIT_K, parts=5) in result
     assert {parts for way in ways for name, parts in way.items() if name == "parts"} >= {1, 2, 3, 4, 5, 6, 8}
     assert ranker(DType.FLOAT).decompositions(parse("skinny:short=n,1x2x8,lanes_k=32"), problem, H200) == []
 
 
 def test_a_kernel_for_a_short_side_is_ranked_for_either() -> None:
     parse = tilewright.codegen.families.parse
-    found = decomposed(parse("skinny:short=n,1x2x8,lanes_k=32,resident_k=1024"), DType.FLOAT, H200)
-    assert {config.get("short") for config in found} == {"m", "n"}
-    assert {kernel_of(config) for config in found} == {parse("skinny:1x2x8,lanes_k=32,resident_k=1024")}
-    table = Table(found, DType.FLOAT, H200)
+    result = decomposed(parse("skinny:short=n,1x2x8,lanes_k=32,resident_k=1024"), DType.FLOAT, H200)
+    assert {config.get("short") for config in result} == {"m", "n"}
+    assert {kernel_of(config) for config in result} == {parse("skinny:1x2x8,lanes_k=32,resident_k=1024")}
+    table = Table(result, DType.FLOAT, H200)
     for shape, sides in (("1x300x512", {"m"}), ("300x1x512", {"n"}), ("1x1x512", {"m", "n"})):
         sensible = table.valid(Problem.parse(shape, "float", "nt"))
-        assert {config.get("short") for config, ok in zip(found, sensible) if ok} == sides
+        assert {config.get("short") for config, ok in zip(result, sensible) if ok} == sides
 
 
 def test_a_look_up_takes_few_steps(tmp_path: Path) -> None:
@@ -420,12 +420,12 @@ def test_nothing_is_predicted_where_nothing_is_known() -> None:
 
 def test_predictions_are_sorted_and_serve() -> None:
     for problem in drawn(20):
-        found = Forecast(problem, H200).choices(8)
-        assert 0 < len(found) <= 8
-        times = [each.expected_us or 0.0 for each in found]
+        result = Forecast(problem, H200).choices(8)
+        assert 0 < len(result) <= 8
+        times = [each.expected_us or 0.0 for each in result]
         assert times == sorted(times)
         assert times[0] > 0
-        assert all(serves(each.config, problem, H200) for each in found)
+        assert all(serves(each.config, problem, H200) for each in result)
 
 
 @pytest.mark.slow

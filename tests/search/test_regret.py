@@ -1,4 +1,4 @@
-"""How much slower the choices of look-ups are than the best that was measured."""
+"""Tests of the regret: how much slower the choices of look-ups are than the fastest measured configs."""
 
 import json
 import sys

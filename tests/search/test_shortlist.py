@@ -31,9 +31,9 @@ def test_records_of_the_product_come_first_then_the_look_up_then_expected_times(
         make(50.0, problem, own, H200.key),
         make(1.0, Problem.parse("520"), parse("simt:128x64x16"), H200.key),
     )
-    found = shortlist(problem, H200, records, 30)
-    assert len(found) == len({choice.config for choice in found}) == 30
-    assert (found[0].config, found[0].source, found[0].expected_us) == (own, Source.RECORD, 50.0)
+    result = shortlist(problem, H200, records, 30)
+    assert len(result) == len({choice.config for choice in result}) == 30
+    assert (result[0].config, result[0].source, result[0].expected_us) == (own, Source.RECORD, 50.0)
     first, *others = shortlist(problem, H200, records[1:], 30)
     looked_up = look_up(problem, H200, records[1:])
     assert looked_up is not None
@@ -41,7 +41,7 @@ def test_records_of_the_product_come_first_then_the_look_up_then_expected_times(
     times = [choice.expected_us or 0.0 for choice in others]
     assert times == sorted(times)
     assert times[0] > 0
-    assert all(serves(choice.config, problem, H200) for choice in (*found, *others))
+    assert all(serves(choice.config, problem, H200) for choice in (*result, *others))
     assert {choice.source for choice in others} == {Source.LEARNED}
     assert {choice.regret for choice in others} == {Forecast(problem, H200).choices(1)[0].regret}
 
@@ -74,9 +74,9 @@ def test_the_record_of_a_finer_grade_meets_what_a_coarser_one_finds() -> None:
 
 def test_a_device_that_nobody_measured_is_ranked_without_a_regret() -> None:
     for info, source in ((KNOWN["nvidia-h100-80gb-hbm3"], Source.LEARNED), (of_sms(108), Source.TRANSFERRED)):
-        found = Forecast(Problem.parse("700x900x800"), info).choices(20)
-        assert {choice.source for choice in found} == {source}
-        assert all((choice.regret is None) == (source is Source.TRANSFERRED) for choice in found)
+        result = Forecast(Problem.parse("700x900x800"), info).choices(20)
+        assert {choice.source for choice in result} == {source}
+        assert all((choice.regret is None) == (source is Source.TRANSFERRED) for choice in result)
 
 
 @pytest.mark.parametrize("sms", [84, 108, 132, 148, 170])
@@ -85,11 +85,11 @@ def test_every_entry_serves_and_splits_fill_the_device(sms: int) -> None:
     for shape in ("64x64x65536", "96x128x30000", "1000x500x250", "3x700x9000", "2048x2048x64"):
         for dtype in ("float", "double"):
             problem = Problem.parse(shape, dtype)
-            found = shortlist(problem, info, (), 100)
-            assert len(found) == 100
-            assert all(serves(choice.config, problem, info) for choice in found)
-            parts = {values["parts"] for c in found for values in filling_splits(c.config, problem, sms)}
-            filled += any(choice.config.split_ctas in parts for choice in found)
+            result = shortlist(problem, info, (), 100)
+            assert len(result) == 100
+            assert all(serves(choice.config, problem, info) for choice in result)
+            parts = {values["parts"] for c in result for values in filling_splits(c.config, problem, sms)}
+            filled += any(choice.config.split_ctas in parts for choice in result)
     assert filled >= 2
 
 
@@ -97,7 +97,7 @@ def test_every_entry_serves_and_splits_fill_the_device(sms: int) -> None:
 @pytest.mark.parametrize("dtype", ["float", "double"])
 @pytest.mark.parametrize("shape", ["64x64x65536", "100x100x100000"])
 def test_a_long_k_is_split_so_that_ctas_fill_a_device_that_nobody_measured(shape: str, dtype: str, sms: int) -> None:
-    """Among the first are counts that no list has, and none leaves a quarter of the SMs idle."""
+    """The first configs have split counts that no list has, and none leaves a quarter of the SMs idle."""
     problem = Problem.parse(shape, dtype)
     first = [choice.config for choice in shortlist(problem, of_sms(sms), (), 10)]
     assert {config.split_ctas for config in first} & set(filling_parts(sms))
@@ -107,17 +107,17 @@ def test_a_long_k_is_split_so_that_ctas_fill_a_device_that_nobody_measured(shape
 def test_winners_of_far_shapes_are_ranked_among_others() -> None:
     """The nearest four, those of the device before nearer ones of another."""
     problem, tiles = Problem.parse("700x900x800"), ("64x64", "64x128", "128x64", "128x128", "64x192")
-    known = {entry.config for entry in shortlist(problem, H200, (), 1000)}
+    listed = {entry.config for entry in shortlist(problem, H200, (), 1000)}
     configs = [parse(f"simt:{tile}x16,stages=6,fragments=single") for tile in tiles]
-    assert not known & set(configs)
+    assert not listed & set(configs)
     assert all(serves(config, problem, H200) for config in configs)
     shapes = ("20000", "10000", "5000", "900", "800")
     devices = (H200.key, H200.key, H200.key, H200.key, "another device")
     records = [make(1.0, Problem.parse(s), c, d) for s, c, d in zip(shapes, configs, devices)]
-    found = [entry for entry in shortlist(problem, H200, records, 1000) if entry.source is Source.NEAR]
-    assert {entry.config for entry in found} == set(configs[:4])
-    assert {entry.record for entry in found} == set(records[:4])
-    assert all(entry.expected_us and entry.regret is None for entry in found)
+    result = [entry for entry in shortlist(problem, H200, records, 1000) if entry.source is Source.NEAR]
+    assert {entry.config for entry in result} == set(configs[:4])
+    assert {entry.record for entry in result} == set(records[:4])
+    assert all(entry.expected_us and entry.regret is None for entry in result)
 
 
 def test_filling_splits_fill_the_sms_once_or_twice() -> None:
@@ -130,19 +130,19 @@ def test_filling_splits_fill_the_sms_once_or_twice() -> None:
 def test_the_processor_has_the_defaults_of_families_and_no_gpus_winners() -> None:
     host, problem = on("host"), Problem.parse("300")
     records = (make(1.0, problem, parse("simt:128x64x16"), H200.key),)
-    found = shortlist(problem, host, records, 50)
-    assert {choice.source for choice in found} == {Source.MODEL}
-    assert all(choice.config == type(choice.config)() for choice in found)
-    times = [choice.expected_us or 0.0 for choice in found]
+    result = shortlist(problem, host, records, 50)
+    assert {choice.source for choice in result} == {Source.MODEL}
+    assert all(choice.config == type(choice.config)() for choice in result)
+    times = [choice.expected_us or 0.0 for choice in result]
     assert times == sorted(times)
     assert look_up(problem, host, records) is None
 
 
 def test_the_expected_time_of_what_is_predicted_is_the_predicted_one() -> None:
     problem = Problem.parse("700x900x800")
-    found = Forecast(problem, H200).choices(5)
-    again = Forecast(problem, H200).us([choice.config for choice in found])
-    assert again[:1] == pytest.approx([found[0].expected_us], rel=1e-3)
+    result = Forecast(problem, H200).choices(5)
+    again = Forecast(problem, H200).us([choice.config for choice in result])
+    assert again[:1] == pytest.approx([result[0].expected_us], rel=1e-3)
     assert Forecast(Problem(0, 4, 4), H200).us([parse("tiled:16")]) == [None]
 
 
@@ -157,6 +157,6 @@ def test_varied_configs_begin_with_the_first_of_each_tile_in_turn_with_the_best(
 def test_neighbours_stay_within_the_values_that_are_given() -> None:
     problem, config = Problem.parse("1000x520x3000"), parse("simt:64x128x16,stages=4")
     values = {"block_m": (64, 128), "block_n": (128,), "block_k": (16,), "stages": (3, 4)}
-    found = neighbours(config, Forecast(problem, H200), values)
-    assert {(each.get("block_m"), each.get("stages")) for each in found} <= {(64, 3), (128, 3), (128, 4)}
-    assert {each.get("thread_m") for each in found} == {config.get("thread_m")}
+    result = neighbours(config, Forecast(problem, H200), values)
+    assert {(each.get("block_m"), each.get("stages")) for each in result} <= {(64, 3), (128, 3), (128, 4)}
+    assert {each.get("thread_m") for each in result} == {config.get("thread_m")}

@@ -1,4 +1,4 @@
-"""Who wins a duel, and how sure that is."""
+"""Tests of the winner of a duel and of its confidence."""
 
 import math
 from dataclasses import replace
@@ -28,14 +28,14 @@ def duel(**times: list[float]) -> Duel:
     return tuple(Side(configs[key], summarise(samples), right) for key, samples in times.items())
 
 
-def with_between(found: Duel, *between_us: tuple[float, ...]) -> Duel:
-    return tuple(replace(side, between_us=added) for side, added in zip(found, between_us, strict=True))
+def with_between(contenders: Duel, *between_us: tuple[float, ...]) -> Duel:
+    return tuple(replace(side, between_us=added) for side, added in zip(contenders, between_us, strict=True))
 
 
 def test_the_fastest_wins_and_the_rest_is_sorted() -> None:
-    found = judge(duel(first=[30.0] * 7, second=[10.0] * 7, third=[20.0] * 7, vendor=[15.0] * 7))
-    assert [contender.config for contender in found] == [SECOND, VENDOR, THIRD, FIRST]
-    assert found[0].ratio_vendor == 1.5
+    contenders = judge(duel(first=[30.0] * 7, second=[10.0] * 7, third=[20.0] * 7, vendor=[15.0] * 7))
+    assert [contender.config for contender in contenders] == [SECOND, VENDOR, THIRD, FIRST]
+    assert contenders[0].ratio_vendor == 1.5
 
 
 def test_what_is_only_compared_cannot_win() -> None:
@@ -47,8 +47,8 @@ def test_what_is_only_compared_cannot_win() -> None:
 def test_a_tie_goes_to_the_canonical_first_whoever_was_lucky() -> None:
     assert SECOND.canonical < THIRD.canonical
     for lucky in (10.0, 10.07):
-        found = judge(duel(third=[10.03] * 7, second=[lucky] * 7, vendor=[9.0] * 7))
-        assert found[0].config == SECOND
+        contenders = judge(duel(third=[10.03] * 7, second=[lucky] * 7, vendor=[9.0] * 7))
+        assert contenders[0].config == SECOND
 
 
 def test_what_is_stored_stays_where_it_is_tied_with_the_fastest() -> None:
@@ -67,12 +67,12 @@ def test_a_contender_that_is_far_from_itself_leaves_no_ratio(again: float | None
     sides = with_between(duel(second=[10.0] * 7, third=[12.0] * 7, vendor=[15.0] * 7), *[(1.0,) * 7] * 3)
     sides = tuple(replace(side, again_us=(again,) * 7) if again and side.config == SECOND else side for side in sides)
     assert aa_spread(sides) == (None if again is None else pytest.approx(max(again / 10, 10 / again) - 1))
-    found = judge(sides)
-    assert [contender.config for contender in found] == [SECOND, THIRD, VENDOR]
-    for each in found:
-        told = (each.ratio_vendor, each.interval, each.between_ratio, each.between_interval)
-        assert [ratio is not None for ratio in told] == [kept] * 4
-    record = decided(Problem(64, 64, 64), INFO, found, ())
+    contenders = judge(sides)
+    assert [contender.config for contender in contenders] == [SECOND, THIRD, VENDOR]
+    for each in contenders:
+        values = (each.ratio_vendor, each.interval, each.between_ratio, each.between_interval)
+        assert [ratio is not None for ratio in values] == [kept] * 4
+    record = decided(Problem(64, 64, 64), INFO, contenders, ())
     assert (record.median_us, record.vendor_us) == (10.0, 15.0)
     assert (record.ratio_vendor, record.ratio_interval) == ((1.5, (1.5, 1.5)) if kept else (None, None))
 
@@ -84,28 +84,28 @@ def test_more_than_a_tie_apart_the_canonical_order_does_not_count() -> None:
 def test_ratios_are_paired_by_round() -> None:
     """A device that slows down for both alike in some rounds does not blur the ratio."""
     slow = [1.0, 3.0, 1.0, 5.0, 2.0, 1.0, 4.0]
-    found = judge(duel(second=[10 * s for s in slow], vendor=[20 * s for s in slow]))
-    assert found[0].ratio_vendor == pytest.approx(2.0)
-    assert found[0].interval == pytest.approx((2.0, 2.0))
+    contenders = judge(duel(second=[10 * s for s in slow], vendor=[20 * s for s in slow]))
+    assert contenders[0].ratio_vendor == pytest.approx(2.0)
+    assert contenders[0].interval == pytest.approx((2.0, 2.0))
 
 
 def test_times_with_a_kernel_in_between_are_told_and_decide_nothing() -> None:
     back_to_back = duel(second=[10.0] * 7, third=[12.0] * 7, vendor=[15.0] * 7)
-    found = judge(with_between(back_to_back, (12.0,) * 7, (11.0,) * 7, (15.0,) * 7))
-    assert [contender.config for contender in found] == [SECOND, THIRD, VENDOR]
-    assert [contender.ratio_vendor for contender in found] == [1.5, 1.25, 1.0]
-    assert [contender.between_us for contender in found] == [12.0, 11.0, 15.0]
-    assert [contender.between_ratio for contender in found] == [1.25, 15 / 11, 1.0]
-    assert found[0].between_interval == (1.25, 1.25)
+    contenders = judge(with_between(back_to_back, (12.0,) * 7, (11.0,) * 7, (15.0,) * 7))
+    assert [contender.config for contender in contenders] == [SECOND, THIRD, VENDOR]
+    assert [contender.ratio_vendor for contender in contenders] == [1.5, 1.25, 1.0]
+    assert [contender.between_us for contender in contenders] == [12.0, 11.0, 15.0]
+    assert [contender.between_ratio for contender in contenders] == [1.25, 15 / 11, 1.0]
+    assert contenders[0].between_interval == (1.25, 1.25)
     beside = [(each.between_us, each.between_ratio, each.between_interval) for each in judge(back_to_back)]
     assert beside == [(None, None, None)] * 3
-    found = judge(with_between(back_to_back, (12.0,) * 7, (), (15.0,) * 7))  # one is far behind
-    assert [contender.between_ratio for contender in found] == [1.25, None, 1.0]
+    contenders = judge(with_between(back_to_back, (12.0,) * 7, (), (15.0,) * 7))  # one is far behind
+    assert [contender.between_ratio for contender in contenders] == [1.25, None, 1.0]
 
 
 @pytest.mark.parametrize(("count", "outermost"), [(1, 0), (5, 0), (7, 0), (9, 1), (11, 1), (15, 3), (20, 5)])
 def test_interval_covers_the_median_with_95_percent(count: int, outermost: int) -> None:
-    """By the binomial distribution of how many samples lie below the median."""
+    """The number of samples below the median has a binomial distribution."""
     assert interval([float(i) for i in range(count)]) == (outermost, count - 1 - outermost)
     # The median lies outside where at most `outermost` samples, counted from zero, fall on one side of it.
     outside, wider = (
@@ -117,8 +117,8 @@ def test_interval_covers_the_median_with_95_percent(count: int, outermost: int) 
 
 def test_the_record_keeps_what_was_measured() -> None:
     problem = Problem(64, 64, 64)
-    found = judge(duel(second=[10.0, 11.0, 12.0], vendor=[20.0, 22.0, 24.0]))
-    record = decided(problem, INFO, found, (("generator", "1"),))
+    contenders = judge(duel(second=[10.0, 11.0, 12.0], vendor=[20.0, 22.0, 24.0]))
+    record = decided(problem, INFO, contenders, (("generator", "1"),))
     assert record.status is Status.OK
     assert record.measurement is not None
     assert record.measurement.samples_us == (10.0, 11.0, 12.0)
@@ -130,51 +130,51 @@ def test_the_record_keeps_what_was_measured() -> None:
 
 def test_who_is_far_behind_has_few_rounds_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ratios, "NOISY", math.inf)
-    monkeypatch.setattr(evaluate, "FAR_BEHIND", 1.0)  # the slower one, whichever that is on this machine
+    monkeypatch.setattr(evaluate, "MUCH_SLOWER", 1.0)  # the slower one, whichever that is on this machine
     configs = NAIVE, variant("tiled")
-    found = evaluate.Bench(HostDevice(), Problem.parse("64")).duel(configs, rounds=5)
-    assert tuple(side.config for side in found) == (*configs, VENDOR)
-    *ours, vendor = (len(side.measurement.samples_us) for side in found)
+    contenders = evaluate.Bench(HostDevice(), Problem.parse("64")).duel(configs, rounds=5)
+    assert tuple(side.config for side in contenders) == (*configs, VENDOR)
+    *ours, vendor = (len(side.measurement.samples_us) for side in contenders)
     assert (sorted(ours), vendor) == ([3, 5], 5)
-    for each in judge(found):
+    for each in judge(contenders):
         assert each.ratio_vendor is not None
         assert each.interval is not None
         assert each.interval[0] <= each.ratio_vendor <= each.interval[1]
-    assert sorted(len(side.again_us) for side in found) == [0, 0, 5]  # the fastest, a second time
-    (twice,) = (side for side in found if side.again_us)
+    assert sorted(len(side.again_us) for side in contenders) == [0, 0, 5]  # the fastest, a second time
+    (twice,) = (side for side in contenders if side.again_us)
     assert len(twice.measurement.samples_us) == 5
     assert twice.again_us != twice.measurement.samples_us
-    assert [side.between_us for side in found] == [(), (), ()]  # says nothing on the processor
+    assert [side.between_us for side in contenders] == [(), (), ()]  # says nothing on the processor
 
 
 def test_a_duel_has_further_rounds_with_a_kernel_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
     device, configs = HostDevice(), (NAIVE, variant("tiled"))
     plan = replace(TimingPlan.of(device), between=True)
     monkeypatch.setattr(evaluate.TimingPlan, "of", lambda device: plan)
-    monkeypatch.setattr(evaluate, "FAR_BEHIND", math.inf)
+    monkeypatch.setattr(evaluate, "MUCH_SLOWER", math.inf)
     monkeypatch.setattr(ratios, "NOISY", math.inf)
-    found = evaluate.Bench(device, Problem.parse("64")).duel(configs, rounds=3)
-    assert [len(side.measurement.samples_us) for side in found] == [3, 3, 3]
-    assert [len(side.between_us) for side in found[:2]] == [7, 7]
-    best = judge(found)[0]
+    contenders = evaluate.Bench(device, Problem.parse("64")).duel(configs, rounds=3)
+    assert [len(side.measurement.samples_us) for side in contenders] == [3, 3, 3]
+    assert [len(side.between_us) for side in contenders[:2]] == [7, 7]
+    best = judge(contenders)[0]
     assert best.between_us is not None
     assert best.between_us > 0
 
 
 def test_without_the_vendors_library_there_is_a_winner_and_no_ratio() -> None:
-    found = judge(with_between(duel(first=[30.0] * 7, second=[10.0] * 7), (31.0,) * 7, (11.0,) * 7))
-    assert [contender.config for contender in found] == [SECOND, FIRST]
-    assert [contender.between_us for contender in found] == [11.0, 31.0]
-    for each in found:
+    contenders = judge(with_between(duel(first=[30.0] * 7, second=[10.0] * 7), (31.0,) * 7, (11.0,) * 7))
+    assert [contender.config for contender in contenders] == [SECOND, FIRST]
+    assert [contender.between_us for contender in contenders] == [11.0, 31.0]
+    for each in contenders:
         assert (each.ratio_vendor, each.interval, each.between_ratio, each.between_interval) == (None,) * 4
-    record = decided(Problem(64, 64, 64), INFO, found, ())
+    record = decided(Problem(64, 64, 64), INFO, contenders, ())
     assert (record.config, record.median_us) == (SECOND, 10.0)
     assert (record.vendor_us, record.ratio_vendor, record.ratio_interval) == (None, None, None)
 
 
 @pytest.mark.parametrize("brief", [False, True])
 def test_a_library_that_is_missing_is_no_contender(brief: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(self: HostDevice, problem: Problem, *given: object) -> object:
+    def missing(self: HostDevice, problem: Problem, *arguments: object) -> object:
         raise DeviceError("cuBLAS is missing")
 
     bench = evaluate.Bench(HostDevice(), Problem.parse("64"))
@@ -189,24 +189,24 @@ def test_a_brief_duel_is_on_what_is_at_hand(monkeypatch: pytest.MonkeyPatch) -> 
     device, configs = HostDevice(), (NAIVE, variant("tiled"))
     plan, made = replace(TimingPlan.of(device), between=True), list[object]()
     monkeypatch.setattr(evaluate.TimingPlan, "of", lambda device: plan)
-    monkeypatch.setattr(evaluate, "FAR_BEHIND", math.inf)
+    monkeypatch.setattr(evaluate, "MUCH_SLOWER", math.inf)
     bench = evaluate.Bench(device, Problem.parse("64"))
     for kind in (Timer, Verifier):
-        monkeypatch.setattr(evaluate, kind.__name__, lambda *given, kind=kind, **named: made.append(kind))
-    found = bench.duel(configs, rounds=3, brief=True)
+        monkeypatch.setattr(evaluate, kind.__name__, lambda *arguments, kind=kind, **named: made.append(kind))
+    contenders = bench.duel(configs, rounds=3, brief=True)
     assert made == []
-    assert [side.config for side in found] == [*configs, VENDOR]
-    for side in found:
+    assert [side.config for side in contenders] == [*configs, VENDOR]
+    for side in contenders:
         assert len(side.measurement.samples_us) >= 3
         assert (side.between_us, side.measurement.end_to_end_us) == ((), None)
-    assert sorted(len(side.again_us) > 0 for side in found) == [False, False, True]
+    assert sorted(len(side.again_us) > 0 for side in contenders) == [False, False, True]
     with pytest.raises(AttributeError):  # the other kind makes its own
         bench.duel(configs, rounds=3)
     assert made == [Verifier]
 
 
 def test_a_library_that_is_wrong_is_no_rival_in_a_brief_duel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the ratio of a record the faster one serves from then on."""
+    """The ratio of a record decides which of the two serves from then on."""
     bench, check = evaluate.Bench(HostDevice(), Problem.parse("64")), Verifier.check
     checked: list[object] = []
 

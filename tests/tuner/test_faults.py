@@ -87,15 +87,15 @@ def all_gone(pids: list[int], within_s: float = 10.0) -> bool:
 
 
 class Faults:
-    """The same faults on any device."""
+    """Faults that every device has."""
 
     selector = ""
     problem = PROBLEM
 
     def run(self, tmp_path: Path, watching: Watching, *widths: int, **options: Any) -> Result:
         spaces = faults.small_space(tmp_path / "spaces", *widths)
-        given = {"device": self.selector, "seconds": 60.0, "sampler": "exhaustive", "spaces": spaces}
-        return tune(self.problem, progress=watching, **{**given, **options})
+        arguments = {"device": self.selector, "seconds": 60.0, "sampler": "exhaustive", "spaces": spaces}
+        return tune(self.problem, progress=watching, **{**arguments, **options})
 
     def survives(self, tmp_path: Path, started: list[int], statement: str, status: Status, named: str) -> None:
         """A variant with the fault is blamed with the status; the others are measured, one wins and is kept."""
@@ -137,7 +137,7 @@ class Faults:
         """The device has less memory left than it has: the operands do not fit."""
         info = choose(self.selector).info
         monkeypatch.setattr("tilewright.tuner.tune.choose", lambda name: Choice(replace(info, memory_bytes=1 << 60)))
-        monkeypatch.setattr("tilewright.tuner.tune.check_time", lambda *given: None)  # too slow it would be as well
+        monkeypatch.setattr("tilewright.tuner.tune.check_time", lambda *arguments: None)  # too slow it would be as well
         with pytest.raises(TuningError, match="cannot be opened"):
             tune(Problem(1 << 20, 1 << 20, 1 << 20), device=self.selector, seconds=100.0)
         assert all_gone(started)
@@ -176,8 +176,8 @@ class Faults:
     def test_no_variant_works(self, tmp_path: Path, started: list[int]) -> None:
         faults.plant(self.selector, self.problem, FAULTY, "alpha *= Elem(2);")
         again = r"; all of it in earlier runs: .*--trials.* remove the journals in .*trials to try these again$"
-        for told in (r"\)$", again):  # the second time by the journal alone
-            with pytest.raises(TuningError, match=f": 1 wrong_result; .* times its bound.*{told}"):
+        for ending in (r"\)$", again):  # the second time by the journal alone
+            with pytest.raises(TuningError, match=f": 1 wrong_result; .* times its bound.*{ending}"):
                 self.run(tmp_path, Watching(), 8)
         assert all_gone(started)
 
@@ -196,6 +196,18 @@ class Faults:
         assert result.best.status is Status.OK
         # The variant that it was on may have been blamed; everything else was measured.
         assert sum(record.status is Status.OK for record in watching.records) >= 3
+        assert all_gone(started)
+
+    def test_kill_of_the_measuring_process_before_the_duel(self, tmp_path: Path, started: list[int]) -> None:
+        """A fresh process has the duel."""
+
+        class Killing(Watching):
+            def duelling(self, configs: tuple[Config, ...]) -> None:
+                os.kill(max(pid for pid in started if alive(pid)), signal.SIGKILL)
+
+        result = self.run(tmp_path, Killing(), 4, 8)
+        assert result.best.status is Status.OK
+        assert len(result.contenders) >= 3
         assert all_gone(started)
 
     def test_kill_of_the_parent_loses_nothing_and_leaves_nothing(self, tmp_path: Path) -> None:
@@ -250,7 +262,7 @@ class TestHost(Faults):
 
     def test_full_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[int]) -> None:
         """The run ends with one line; what the store held before is untouched."""
-        kept = self.run(tmp_path, Watching(), 4).best
+        record = self.run(tmp_path, Watching(), 4).best
         real = os.fsync
 
         def full(descriptor: int) -> None:
@@ -262,7 +274,7 @@ class TestHost(Faults):
             patched.setattr(os, "fsync", full)
             with pytest.raises(StoreError, match="No space left"):
                 self.run(tmp_path, Watching(), 8)
-        assert Store(tmp_path / "store").best(kept.device, PROBLEM) == kept
+        assert Store(tmp_path / "store").best(record.device, PROBLEM) == record
         assert all_gone(started)
 
     def test_read_only_store(self, tmp_path: Path, started: list[int]) -> None:
@@ -312,8 +324,8 @@ class TestHost(Faults):
         assert [run.wait(timeout=120) for run in runs] == [0, 0]
         best = [json.loads(file.read_text())[0]["best"]["config"] for file in files]
         store = Store(tmp_path / "shared")
-        ((kept,), _) = store.layers()
-        assert {"family": "tiled", **dict(kept.config.values)} in best
+        ((record,), _) = store.layers()
+        assert {"family": "tiled", **dict(record.config.values)} in best
 
 
 @pytest.mark.gpu

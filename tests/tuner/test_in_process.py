@@ -18,7 +18,7 @@ from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Status
 from tilewright.tuner.measure import evaluate
-from tilewright.tuner.measure.evaluate import AHEAD_OF_THREADS, InProcess, Phases, Tried
+from tilewright.tuner.measure.evaluate import THREAD_QUEUE, InProcess, Phases, Tried
 
 PROBLEM = Problem(40, 24, 56)
 FIRST, SECOND, THIRD = (parse(f"tiled:{width}") for width in (8, 16, 32))
@@ -46,7 +46,7 @@ class Compiling:
         return SimpleNamespace(seconds=3.5)
 
     def wait_for(self, count: int) -> list[str]:
-        """The variants that were begun, once they are so many."""
+        """Names of the kernels that were begun, once there are `count`."""
         with self._change:
             assert self._change.wait_for(lambda: len(self.begun) >= count, LIMIT_S)
             return list(self.begun)
@@ -78,34 +78,34 @@ class Trying:
             record = replace(record, status=Status.CRASHED, measurement=None, accuracy=None, reason="a wrong address")
         return Tried(record, Phases(compile_s=0.25), fault=config == self.fault)
 
-    def duel(self, *given: Any) -> str:
-        self.duels.append(given)
+    def duel(self, *arguments: Any) -> str:
+        self.duels.append(arguments)
         return "a duel"
 
 
 @pytest.fixture
 def compiling(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiling]:
-    found = Compiling()
-    monkeypatch.setattr(evaluate, "compile_cached", found)
+    compiler = Compiling()
+    monkeypatch.setattr(evaluate, "compile_cached", compiler)
     monkeypatch.setattr(evaluate, "Bench", Trying)
     monkeypatch.setattr(Trying, "made", [])
-    yield found
-    for event in found.done.values():  # threads of a test that failed end too
+    yield compiler
+    for event in compiler.done.values():  # threads of a test that failed end too
         event.set()
 
 
 @pytest.fixture
 def started() -> Iterator[Callable[..., InProcess]]:
-    """A function that makes an evaluator, which ends with the test."""
-    found: list[InProcess] = []
+    """Factory of evaluators that end with the test."""
+    evaluators: list[InProcess] = []
 
     def start(threads: int = 2, brief: bool = True, info: DeviceInfo = INFO) -> InProcess:
         device: Any = SimpleNamespace(info=info, compiler="a compiler")
-        found.append(InProcess(info, PROBLEM, device, threads, brief))
-        return found[-1]
+        evaluators.append(InProcess(info, PROBLEM, device, threads, brief))
+        return evaluators[-1]
 
     yield start
-    for each in found:
+    for each in evaluators:
         each.close()
 
 
@@ -117,10 +117,10 @@ def test_threads_compile_side_by_side_and_some_variants_wait_for_them(
     compiling: Compiling, started: Callable[..., InProcess]
 ) -> None:
     evaluator = started(threads=2)
-    assert evaluator.room() == 2 + AHEAD_OF_THREADS
+    assert evaluator.room() == 2 + THREAD_QUEUE
     for config in (FIRST, SECOND, THIRD):
         evaluator.submit(config)
-    assert evaluator.room() == AHEAD_OF_THREADS - 1
+    assert evaluator.room() == THREAD_QUEUE - 1
     assert set(compiling.wait_for(2)) == {name_of(FIRST), name_of(SECOND)}  # at the same time
     assert len(compiling.begun) == 2
     compiling.done[SECOND].set()
@@ -161,9 +161,9 @@ def test_what_compiling_took_is_told_and_where_timing_stops(
     evaluator = started()
     compiling.done[FIRST].set()
     evaluator.submit(FIRST)
-    (found,) = evaluator.results(LIMIT_S, 77.0)
-    assert found.phases.compile_s == 3.5 + 0.25
-    assert found.record.median_us == 77.0  # as that bench says
+    (result,) = evaluator.results(LIMIT_S, 77.0)
+    assert result.phases.compile_s == 3.5 + 0.25
+    assert result.record.median_us == 77.0  # as that bench says
 
 
 @pytest.mark.parametrize("failing", [CompileError("no such instruction"), DeviceError("no compiler")])
@@ -180,10 +180,10 @@ def test_what_cannot_be_rendered_is_a_failure_like_any_other() -> None:
     evaluator = InProcess(HostDevice().info, PROBLEM, HostDevice(), 2)
     evaluator.submit(parse("tiled:8,unroll=32"))
     assert evaluator.busy()
-    (found,) = evaluator.results(LIMIT_S, math.inf)
+    (result,) = evaluator.results(LIMIT_S, math.inf)
     evaluator.close()
-    assert found.record.status is Status.PRUNED
-    assert "unroll" in found.record.reason
+    assert result.record.status is Status.PRUNED
+    assert "unroll" in result.record.reason
     assert not evaluator.given_up
 
 
@@ -228,11 +228,11 @@ def test_a_device_in_error_ends_it(
 ) -> None:
     monkeypatch.setattr(Trying, "fault", SECOND)
     evaluator = started()
-    for config, told in ((FIRST, ""), (SECOND, "a wrong address")):
+    for config, reason in ((FIRST, ""), (SECOND, "a wrong address")):
         compiling.done[config].set()
         evaluator.submit(config)
         assert tried(evaluator) == [config]
-        assert evaluator.given_up == told
+        assert evaluator.given_up == reason
 
 
 def test_before_a_duel_what_waits_is_dropped(compiling: Compiling, started: Callable[..., InProcess]) -> None:
@@ -241,7 +241,7 @@ def test_before_a_duel_what_waits_is_dropped(compiling: Compiling, started: Call
         for config in (FIRST, SECOND, THIRD):
             evaluator.submit(config)
         waiting = {config: future for future, config in evaluator._waiting.items()}
-        found: Any = evaluator.duel((FIRST,), 7, 1.5)
-        assert found == "a duel"
+        result: Any = evaluator.duel((FIRST,), 7, 1.5)
+        assert result == "a duel"
         assert Trying.made[-1].duels == [((FIRST,), 7, 1.5, brief)]
         assert waiting[THIRD].cancelled()  # no thread had begun it

@@ -78,13 +78,13 @@ def _error(problem: Problem, parameter: tuple[str, Any]) -> float:
 
 def least(search: Search[Config], truth: Truth, trials: int) -> float:
     """The least time that a search finds."""
-    found = []
+    result = []
     for _ in range(trials):
         config = search.ask()
         assert config is not None
-        found += truth.us([config])
-        search.tell(config, found[-1])
-    return min(found)
+        result += truth.us([config])
+        search.tell(config, result[-1])
+    return min(result)
 
 
 # Configs as parameters
@@ -172,17 +172,17 @@ def test_it_proposes_legal_configs_each_once(shape: str, dtype: str, accuracy: s
     search, random = local_search(Forecast(problem, info), start, 0), np.random.default_rng(0)
     foreign = parse("naive:1x8,unroll=1")
     search.tell(foreign, 1e9)
-    asked, waiting = [foreign], list[Config]()
+    suggested, waiting = [foreign], list[Config]()
     for _ in range(100):
         config = search.ask()
         assert config is not None
         assert serves(config, problem, info), config
-        asked.append(config)
+        suggested.append(config)
         waiting.append(config)
         while len(waiting) > random.integers(0, 6):
-            told = waiting.pop(int(random.integers(len(waiting))))
-            search.tell(told, 10.0 + random.random() if random.random() < works else None)
-    assert len(set(asked)) == len(asked)
+            ended = waiting.pop(int(random.integers(len(waiting))))
+            search.tell(ended, 10.0 + random.random() if random.random() < works else None)
+    assert len(set(suggested)) == len(suggested)
 
 
 @FAST
@@ -210,13 +210,13 @@ def test_it_ends_once_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     falling, rising, some = [4.0, 3.0, 2.0, 1.0], [1.0, 2.0, 3.0, 4.0], [None, 1.0, None, 2.0]
     for times in (falling, rising, some, [None] * 4):
         search = local_search(Forecast(WIDE, H200), configs[:1], 0)
-        told = dict(zip(configs, times))
-        asked = []
+        time_of = dict(zip(configs, times))
+        suggested = []
         while (config := search.ask()) is not None:
-            asked.append(config)
-            search.tell(config, told[config])
-        assert set(asked) == set(told)
-        assert len(asked) == 4
+            suggested.append(config)
+            search.tell(config, time_of[config])
+        assert set(suggested) == set(time_of)
+        assert len(suggested) == 4
     with pytest.raises(ExhaustedError, match="every config of the neighbourhood was tried"):
         Neighbourhood(Forecast(WIDE, H200), []).choose(Outcomes())
 
@@ -234,36 +234,36 @@ def test_a_user_s_study_is_near_the_best_sooner_than_by_chance(problem: Problem)
         config = sampler.variants.variant_of(trial.params)
         assert config is not None
         study.tell(trial, math.log(truth.us([config])[0]))
-    found = math.exp(study.best_value)
-    assert found < 0.99 * best
+    result = math.exp(study.best_value)
+    assert result < 0.99 * best
     first = next(t.number for t in study.trials if t.value is not None and t.value < math.log(1.03 * best))
     assert first < 30
     for seed in range(3):
         chance = RandomSampler(space_of(listed), seed)
         search = Search(Listed(chance.space, listed), chance)
-        assert found < 0.98 * least(search, truth, 60)
+        assert result < 0.98 * least(search, truth, 60)
 
 
 def test_a_search_without_a_study_chooses_the_same() -> None:
-    """As first use does, which has no time to import Optuna."""
-    truth, found = Truth(WIDE), []
+    """First use searches so, as importing Optuna takes too long."""
+    truth, result = Truth(WIDE), []
     for search in (
         Unrecorded(Neighbourhood(Forecast(WIDE, H200), likely(WIDE))),
         local_search(Forecast(WIDE, H200), likely(WIDE), 0),
     ):
-        asked = []
+        suggested = []
         for trial in range(50):
             config = search.ask()
             assert config is not None
-            asked.append(config)
+            suggested.append(config)
             search.tell(config, None if trial % 7 == 0 else truth.us([config])[0])
-        found.append(asked)
-    assert found[0] == found[1]
+        result.append(suggested)
+    assert result[0] == result[1]
 
 
 @FAST
 def test_a_model_without_a_study_has_one_core_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With two its matrices take many times as long where compilers have the others."""
+    """Two threads take many times as long for small matrices where compilers use the other cores."""
     threads = set()
     choose = Neighbourhood.choose
 
@@ -280,7 +280,7 @@ def test_a_model_without_a_study_has_one_core_too(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_goes_on_though_a_thread_was_being_served() -> None:
-    """It reads the study anew: the thread may have been half-way through it."""
+    """The child reads the study anew: the thread may have read half of it."""
     sampler = LocalSampler(Forecast(WIDE, H200), likely(WIDE), 0)
     study = optuna.create_study(sampler=sampler)
 
@@ -304,8 +304,8 @@ def test_a_forked_child_goes_on_though_a_thread_was_being_served() -> None:
         try:
             signal.alarm(20)
             drive()
-            found = [sampler.variants.variant_of(trial.params) for trial in study.trials]
-            os._exit(0 if len(set(found)) == 10 and None not in found else 2)
+            result = [sampler.variants.variant_of(trial.params) for trial in study.trials]
+            os._exit(0 if len(set(result)) == 10 and None not in result else 2)
         finally:
             os._exit(1)
     _, status = os.waitpid(child, 0)
@@ -320,16 +320,16 @@ def test_a_forked_child_goes_on_though_a_thread_was_being_served() -> None:
 @FAST
 def test_the_process_knows_errors_that_it_was_told_and_less_of_what_is_less_alike() -> None:
     process = ErrorProcess()
-    told = parse("simt:64x64x16")
+    measured = parse("simt:64x64x16")
     alike, other, family = parse("simt:64x64x16,interleave=2"), parse("simt:128x32x8,thread=4x4"), parse("tiled:16")
-    every = [told, alike, other, family]
+    every = [measured, alike, other, family]
     process.meet(every)
-    assert process.tell([told], np.array([0.3])) == pytest.approx([0.3])
+    assert process.fit([measured], np.array([0.3])) == pytest.approx([0.3])
     mean, deviation = process.predict(every, [])
     assert mean == pytest.approx([0.3] * 4)
     assert (np.diff(deviation) > 0).all()
     errors = np.array([0.3, -0.1])
-    process.tell([told, family], errors)
+    process.fit([measured, family], errors)
     mean, _ = process.predict(every, [])
     assert mean[0] > mean[1] > mean[2] > mean[3]
     # A trial that is under way lowers the deviations around it, and moves no mean.
@@ -343,13 +343,13 @@ def test_the_process_knows_errors_that_it_was_told_and_less_of_what_is_less_alik
 def test_the_process_is_the_one_of_its_covariance() -> None:
     """Beside the formulas, by solving for all at once."""
     process, configs = ErrorProcess(), list(searched(WIDE, H200)[::60])
-    told, asked = configs[:20], configs[20:]
-    errors = np.random.default_rng(1).normal(0.1, 0.05, len(told))
+    measured, others = configs[:20], configs[20:]
+    errors = np.random.default_rng(1).normal(0.1, 0.05, len(measured))
     process.meet(configs[:5])
-    process.tell(told[:0] + configs[:5], errors[:5])  # in two steps, as a search does
+    process.fit(measured[:0] + configs[:5], errors[:5])  # in two steps, as a search does
     process.meet(configs)
-    process.tell(told, errors)
-    mean, covariance = process.joint(asked)
+    process.fit(measured, errors)
+    mean, covariance = process.joint(others)
     codes = process._codes[process._rows(configs)]
     whole = _covariance(codes, codes) + 0.015**2 * np.eye(len(configs))
     noises = []
@@ -362,7 +362,7 @@ def test_the_process_is_the_one_of_its_covariance() -> None:
     assert mean == pytest.approx(expected, abs=1e-9)
     left = whole[20:, 20:] - whole[20:, :20] @ np.linalg.solve(inner, whole[:20, 20:])
     assert covariance == pytest.approx(0.35**2 * left, abs=1e-9)
-    assert process.predict(asked, [])[1] == pytest.approx(0.35 * np.sqrt(np.diag(left)), abs=1e-6)
+    assert process.predict(others, [])[1] == pytest.approx(0.35 * np.sqrt(np.diag(left)), abs=1e-6)
 
 
 @FAST
@@ -376,21 +376,21 @@ def test_the_expected_improvement_is_the_mean_of_what_is_below_the_best() -> Non
 
 
 def test_the_expected_gain_falls_while_the_best_is_neared() -> None:
-    """It is said once it is known well enough."""
+    """The gain is None while too few outcomes are known."""
     truth, gains = Truth(EVEN), list[float | None]()
-    chooser = Neighbourhood(truth.forecast, likely(EVEN), least_told=24)
+    chooser = Neighbourhood(truth.forecast, likely(EVEN), least_outcomes=24)
     search = Unrecorded(chooser)
     for _ in range(240):
         config = search.ask()
         assert config is not None
         search.tell(config, truth.us([config])[0])
         gains.append(search.expected_gain)
-    known = [gain for gain in gains if gain is not None]
+    estimates = [gain for gain in gains if gain is not None]
     assert gains[:24] == [None] * 24
-    assert len(known) == 240 - 24
-    assert all(0 <= gain < 1 for gain in known)
-    assert known[0] > 1e-2
-    assert min(known[:100]) > 3e-4 > max(known[-20:])
+    assert len(estimates) == 240 - 24
+    assert all(0 <= gain < 1 for gain in estimates)
+    assert estimates[0] > 1e-2
+    assert min(estimates[:100]) > 3e-4 > max(estimates[-20:])
 
 
 def test_a_sampler_tells_the_gain_of_the_study_that_began_last() -> None:
@@ -439,7 +439,7 @@ class Made:
         self._waiting.append(config)
 
     def room(self) -> int:
-        """How many more it takes."""
+        """Number of further variants that the evaluator takes."""
         return self._room - len(self._waiting)
 
     def busy(self) -> bool:
@@ -488,12 +488,12 @@ class Foreseen(InOrder):
         self._gains = gains
 
     def tell(self, config: Config, entry: Entry) -> None:
-        """One more."""
+        """Take a variant."""
         self._gains = self._gains[1:] or self._gains
 
     @property
     def expected_gain(self) -> float | None:  # type: ignore[override]
-        """By now."""
+        """Outcomes so far."""
         return self._gains[0]
 
 
@@ -543,8 +543,8 @@ def test_a_limit_or_no_gain_to_be_reached_ends_it_elsewhere(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("first", "second"), [("local", "gp"), ("gp", "local"), ("local", "local"), ("tpe", "random")])
 def test_one_journal_serves_all_samplers(tmp_path: Path, first: str, second: str) -> None:
-    """One resumes the trials of another one and repeats none; a variant that no list has is left for those that need no
-    list."""
+    """A sampler resumes the trials of another one, and repeats none of them; a sampler of lists leaves configs that no
+    list has to the others."""
     before, tried, _ = explored(tmp_path, Budget(60, 60.0), first)
     assert not before.resumed
     assert len(tried.tried) == 60
@@ -586,8 +586,8 @@ def test_a_tuning_says_that_it_ended_by_the_gain(monkeypatch: pytest.MonkeyPatch
         return tried_of(problem, info.key, config, forecast.us([config])[0])
 
     monkeypatch.setattr(Bench, "try_variant", made)
-    monkeypatch.setattr("tilewright.tuner.measure.evaluate._compiled", lambda *given: 0.0)
-    monkeypatch.setattr(local_module, "Neighbourhood", lambda *given: Neighbourhood(*given, least_told=30))
+    monkeypatch.setattr("tilewright.tuner.measure.evaluate._compiled", lambda *arguments: 0.0)
+    monkeypatch.setattr(local_module, "Neighbourhood", lambda *arguments: Neighbourhood(*arguments, least_outcomes=30))
     result = tune(problem, device="host", isolation=False, trials=300, seconds=60, keep=1, effort="quick")
     assert (result.stopped, result.sampler) == ("gain", "local")
     assert result.expected_gain is not None

@@ -1,4 +1,4 @@
-"""Promises of Optuna's samplers, kept by each of ours: studies of a user's own, in threads, of either direction."""
+"""Tests that our samplers keep the promises of Optuna's: users' own studies, in threads, of either direction."""
 
 import gc
 import itertools
@@ -55,12 +55,12 @@ MAKERS: dict[str, Make] = {
 }
 LISTED = ("gp", "random", "exhaustive")
 FIXED = ("local", "exhaustive")
-"""Samplers that draw nothing at random."""
+"""Samplers that draw no random numbers."""
 
 
 @pytest.fixture(params=MAKERS)
 def name(request: pytest.FixtureRequest) -> str:
-    """Each sampler in turn."""
+    """Name of each sampler, in turn."""
     return str(request.param)
 
 
@@ -101,25 +101,25 @@ def variants_of(sampler: Sampler, study: optuna.Study) -> list[Any]:
 
 
 def drive(study: optuna.Study, sampler: Sampler, count: int, sign: float = 1.0) -> list[Any]:
-    """This number of variants of a study, one after the other."""
-    found = []
+    """Run `count` trials of a study one after the other; returns their variants."""
+    variants = []
     for _ in range(count):
         trial = study.ask(sampler.distributions)
-        found.append(sampler.variants.variant_of(trial.params))
-        study.tell(trial, sign * cost(found[-1]))
-    return found
+        variants.append(sampler.variants.variant_of(trial.params))
+        study.tell(trial, sign * cost(variants[-1]))
+    return variants
 
 
 def test_parallel_trials_repeat_nothing(make: Make, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though a trial has its parameters only some time after they were chosen for it."""
+    """A trial gets its parameters only some time after they were chosen."""
     sampler = make()
     study = optuna.create_study(sampler=sampler)
     chosen = sampler.sample_relative
 
-    def slow(*given: Any) -> dict[str, Any]:
-        found = chosen(*given)
+    def slow(*arguments: Any) -> dict[str, Any]:
+        variants = chosen(*arguments)
         time.sleep(0.01)
-        return found
+        return variants
 
     monkeypatch.setattr(sampler, "sample_relative", slow)
 
@@ -129,9 +129,9 @@ def test_parallel_trials_repeat_nothing(make: Make, name: str, monkeypatch: pyte
 
     count = 60 if name == "local" else len(SPACE)
     study.optimize(objective, n_trials=count, n_jobs=4)
-    found = variants_of(sampler, study)
-    assert None not in found
-    assert len(set(found)) == len(found) == count
+    variants = variants_of(sampler, study)
+    assert None not in variants
+    assert len(set(variants)) == len(variants) == count
     assert {trial.state for trial in study.trials} == {TrialState.COMPLETE}
 
 
@@ -140,15 +140,15 @@ def test_a_trial_that_has_some_of_its_parameters_takes_nothing_from_others(make:
     sampler = make()
     study = optuna.create_study(sampler=sampler)
     first_names = dict(itertools.islice(sampler.distributions.items(), 1))
-    found = []
+    variants = []
     for _ in range(len(SPACE) // 2):
         half, whole = study.ask(first_names), study.ask(sampler.distributions)
-        found.append(sampler.variants.variant_of(whole.params))
-        found.append(sampler.variants.variant_of(suggest(half, sampler.distributions)))
-        for trial, variant in zip((whole, half), found[-2:]):
+        variants.append(sampler.variants.variant_of(whole.params))
+        variants.append(sampler.variants.variant_of(suggest(half, sampler.distributions)))
+        for trial, variant in zip((whole, half), variants[-2:]):
             study.tell(trial, cost(variant))
-    assert None not in found
-    assert len(set(found)) == len(SPACE)
+    assert None not in variants
+    assert len(set(variants)) == len(SPACE)
 
 
 @pytest.mark.parametrize("name", LISTED)
@@ -161,23 +161,23 @@ def test_every_point_is_tried_before_there_is_none(make: Make) -> None:
 
 
 def test_a_study_that_maximises_gets_what_one_that_minimises_gets(make: Make) -> None:
-    samplers, found = (make(), make()), []
+    samplers, variants = (make(), make()), []
     for sampler, direction, sign in zip(samplers, ("minimize", "maximize"), (1.0, -1.0)):
         study = optuna.create_study(sampler=sampler, direction=direction)
-        found.append(drive(study, sampler, len(SPACE), sign))
-        assert study.best_value == sign * min(map(cost, found[-1]))
-    assert found[0] == found[1]
+        variants.append(drive(study, sampler, len(SPACE), sign))
+        assert study.best_value == sign * min(map(cost, variants[-1]))
+    assert variants[0] == variants[1]
 
 
 @pytest.mark.parametrize("name", ["local", "gp"])
 def test_whether_more_is_better_matters_to_a_model(make: Make) -> None:
-    """Else the test before this one shows nothing."""
-    found = []
+    """Without this, the test before it would show nothing."""
+    variants = []
     for direction in ("minimize", "maximize"):
         sampler = make()
         study = optuna.create_study(sampler=sampler, direction=direction)
-        found.append(drive(study, sampler, 32 if isinstance(sampler, LocalSampler) else len(SPACE)))
-    assert found[0] != found[1]
+        variants.append(drive(study, sampler, 32 if isinstance(sampler, LocalSampler) else len(SPACE)))
+    assert variants[0] != variants[1]
 
 
 def test_a_study_of_two_objectives_is_refused_in_a_line(make: Make) -> None:
@@ -188,23 +188,23 @@ def test_a_study_of_two_objectives_is_refused_in_a_line(make: Make) -> None:
 
 
 def test_other_random_numbers_give_other_draws(make: Make, name: str) -> None:
-    """As in threads, of which Optuna reseeds each."""
-    found = []
+    """Optuna reseeds the sampler of each thread."""
+    variants = []
     for reseeded in (False, False, True):
         sampler = make()
         if reseeded:
             sampler.reseed_rng()
-        found.append(drive(optuna.create_study(sampler=sampler), sampler, len(SPACE)))
-    assert found[0] == found[1]
-    assert (found[0] == found[2]) == (name in FIXED)
+        variants.append(drive(optuna.create_study(sampler=sampler), sampler, len(SPACE)))
+    assert variants[0] == variants[1]
+    assert (variants[0] == variants[2]) == (name in FIXED)
 
 
 def test_one_sampler_serves_studies_one_after_another(make: Make) -> None:
     sampler = make()
     for sign in (1.0, -1.0):
         study = optuna.create_study(sampler=sampler)
-        found = drive(study, sampler, len(SPACE), sign)
-        assert len(set(found)) == len(SPACE)
+        variants = drive(study, sampler, len(SPACE), sign)
+        assert len(set(variants)) == len(SPACE)
     assert len(sampler._studies) == 1  # the first one is gone
     del study
     gc.collect()
@@ -212,15 +212,15 @@ def test_one_sampler_serves_studies_one_after_another(make: Make) -> None:
 
 
 def test_studies_in_turn_know_nothing_of_each_other(make: Make, name: str) -> None:
-    """One of them minimises and another one maximises the same."""
+    """Two studies of one sampler minimise and maximise the same values."""
     sampler = make()
     studies = [optuna.create_study(sampler=sampler, direction=each) for each in ("minimize", "maximize")]
-    found: list[list[Any]] = [[], []]
+    variants: list[list[Any]] = [[], []]
     for _ in range(len(SPACE)):
-        for study, each in zip(studies, found):
+        for study, each in zip(studies, variants):
             each.extend(drive(study, sampler, 1))
-    assert [len(set(each)) for each in found] == [len(SPACE)] * 2
-    for direction, each in zip(("minimize", "maximize"), found) if name in FIXED else ():
+    assert [len(set(each)) for each in variants] == [len(SPACE)] * 2
+    for direction, each in zip(("minimize", "maximize"), variants) if name in FIXED else ():
         alone = make()
         assert each == drive(optuna.create_study(sampler=alone, direction=direction), alone, len(SPACE))
 
@@ -228,7 +228,7 @@ def test_studies_in_turn_know_nothing_of_each_other(make: Make, name: str) -> No
 @pytest.mark.parametrize("running", [False, True])
 def test_a_trial_of_something_else_is_passed_over(make: Make, running: bool) -> None:
     """However good it was, and whatever else goes by the names of parameters."""
-    found = []
+    variants = []
     for foreign in (False, True):
         sampler = make()
         study = optuna.create_study(sampler=sampler)
@@ -237,8 +237,8 @@ def test_a_trial_of_something_else_is_passed_over(make: Make, running: bool) -> 
             state, value = (TrialState.RUNNING, None) if running else (TrialState.COMPLETE, -1e9)
             study.add_trial(create_trial(state=state, params={"other": 1.0}, distributions=other, value=value))
             study.add_trial(create_trial(state=state, value=value))
-        found.append(drive(study, sampler, len(SPACE)))
-    assert found[0] == found[1]
+        variants.append(drive(study, sampler, len(SPACE)))
+    assert variants[0] == variants[1]
 
 
 def test_a_trial_that_the_user_added_is_not_repeated(make: Make) -> None:
@@ -249,9 +249,9 @@ def test_a_trial_that_the_user_added_is_not_repeated(make: Make) -> None:
         value = None if state is TrialState.RUNNING else 1.0
         params = sampler.variants.params_of(variant)
         study.add_trial(create_trial(state=state, params=params, distributions=sampler.distributions, value=value))
-    found = drive(study, sampler, len(SPACE) - 2)
-    assert not {first, second} & set(found)
-    assert len(set(found)) == len(SPACE) - 2
+    variants = drive(study, sampler, len(SPACE) - 2)
+    assert not {first, second} & set(variants)
+    assert len(set(variants)) == len(SPACE) - 2
 
 
 def test_variants_that_the_user_queues_come_first_and_cost_no_others(make: Make, name: str) -> None:
@@ -260,11 +260,11 @@ def test_variants_that_the_user_queues_come_first_and_cost_no_others(make: Make,
     study = optuna.create_study(sampler=sampler)
     for variant in queued:
         study.enqueue_trial(sampler.variants.params_of(variant))
-    found = drive(study, sampler, len(SPACE))
-    assert found[:4] == queued
-    assert len(set(found)) == len(SPACE)
+    variants = drive(study, sampler, len(SPACE))
+    assert variants[:4] == queued
+    assert len(set(variants)) == len(SPACE)
     if name == "local":
-        assert set(begin()[: len(SPACE) - 8]) <= set(found)
+        assert set(begin()[: len(SPACE) - 8]) <= set(variants)
 
 
 def test_a_trial_that_fails_is_not_repeated(make: Make, name: str) -> None:
@@ -278,8 +278,8 @@ def test_a_trial_that_fails_is_not_repeated(make: Make, name: str) -> None:
         return math.nan if trial.number % 3 == 1 else cost(variant)
 
     study.optimize(objective, n_trials=len(SPACE), catch=RuntimeError)
-    found = variants_of(sampler, study)
-    assert len(set(found)) == len(SPACE)
+    variants = variants_of(sampler, study)
+    assert len(set(variants)) == len(SPACE)
     assert [trial.state for trial in study.trials].count(TrialState.FAIL) == 2 * len(SPACE) // 3
 
 
@@ -291,8 +291,8 @@ def test_what_does_not_vary_cannot_be_asked_for(make: Make) -> None:
 
 @pytest.mark.parametrize("saved", [False, True])
 def test_a_study_goes_on_where_another_process_left_it(make: Make, name: str, saved: bool) -> None:
-    """Its storage has what was tried, and a pickle the sampler, or there is a new one: neither repeats anything."""
-    found = []
+    """The storage has all outcomes; the sampler comes from a pickle, or is new: neither repeats a variant."""
+    variants = []
     for stops in (False, True):
         storage = optuna.storages.InMemoryStorage()
         sampler = make()
@@ -301,7 +301,7 @@ def test_a_study_goes_on_where_another_process_left_it(make: Make, name: str, sa
         if stops:
             sampler = pickle.loads(pickle.dumps(sampler)) if saved else make()
             study = optuna.load_study(storage=storage, study_name="a", sampler=sampler)
-        found.append(each + drive(study, sampler, 9))
-    assert len(set(found[1])) == 18
+        variants.append(each + drive(study, sampler, 9))
+    assert len(set(variants[1])) == 18
     if name in FIXED or (saved and name == "random"):
-        assert found[0] == found[1]
+        assert variants[0] == variants[1]

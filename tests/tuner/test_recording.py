@@ -56,7 +56,7 @@ def test_what_was_written_is_read_back(tmp_path: Path, name: str) -> None:
 
 
 def one_line(document: dict[str, Any], **more: Any) -> str:
-    """As programs write it that know nothing of lines."""
+    """A document in one line, as other programs write it."""
     return json.dumps({**document, "cache": {**document["cache"], **more}})
 
 
@@ -141,11 +141,11 @@ def test_a_file_cut_off_gives_its_whole_rows(tmp_path: Path, cut: int, rows: int
     path = tmp_path / "run.json"
     write_cache_file(path, RECORDING)
     path.write_text(path.read_text()[:-cut])
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         read = dict(read_cache_file(path).entries)
     assert read == dict(list(RECORDING.entries.items())[:rows])
-    assert [str(w.message) for w in told] == ([f"{path} is damaged: rows dropped: 1, in line {line}"] if line else [])
+    assert [str(w.message) for w in caught] == ([f"{path} is damaged: rows dropped: 1, in line {line}"] if line else [])
 
 
 def test_a_damaged_file_is_read_in_time_linear_in_its_size(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_a_whole_document_of_another_kind_is_refused_at_once(tmp_path: Path) -> 
 def test_the_space_holds_what_may_be_tried() -> None:
     space = RECORDING.space()
     assert len(space) == 5
-    assert (1, 1) not in space
+    assert (1, 1) not in space.points
     assert RECORDING.best_us == 7.25
 
 
@@ -302,7 +302,7 @@ def compiled(document: dict[str, Any]) -> Restrictions:
 
 
 def walk(document: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """Each prefix of values that all restrictions on its names allow: what a solver of constraints goes through."""
+    """Prefixes of values that all restrictions on their names allow: the steps of a constraint solver."""
     names = document["tune_params_keys"]
     at = [[(tuple(map(names.index, used)), f) for used, f in compiled(document) if used[-1] == name] for name in names]
     begun: list[tuple[Any, ...]] = [()]

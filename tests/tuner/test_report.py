@@ -22,8 +22,7 @@ from tilewright.tuner.bench.report import bench_closing, bench_json
 from tilewright.tuner.bench.stored import read_bench
 from tilewright.tuner.choose.forecast import Forecast
 from tilewright.tuner.recording.files import Entry, Recording, read_cache_file, write_cache_file
-from tilewright.tuner.recording.journal import Journal
-from tilewright.tuner.recording.journals import journals_of, read_journal, studies
+from tilewright.tuner.recording.journal import Journal, journals_of, read_journal, studies
 from tilewright.tuner.recording.points import config_of
 from tilewright.tuner.report.importance import FEWEST, importances
 from tilewright.tuner.report.tuning import tuning_of

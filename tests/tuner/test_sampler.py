@@ -1,4 +1,4 @@
-"""Rules that every search must keep, whatever it thinks: valid, unseen, pending, seeds first, an end."""
+"""Tests of the rules of every search: valid and unseen variants, pending ones, seeds first, an end."""
 
 import ast
 import importlib.util
@@ -50,7 +50,7 @@ def time_at(point: Point) -> float:
 
 @pytest.fixture(params=[*(name for name in SAMPLERS if name != LOCAL), *(f"optuna:{name}" for name in OPTUNA)])
 def name(request: pytest.FixtureRequest) -> str:
-    """Each sampler of listed points in turn; those of Optuna's that need a package where it is installed."""
+    """Name of each sampler of listed points, in turn; Optuna's are skipped where their packages are missing."""
     pytest.importorskip(NEEDS.get(request.param.removeprefix("optuna:"), "numpy"))
     return str(request.param)
 
@@ -60,16 +60,16 @@ def test_every_point_is_asked_once_and_then_none(name: str, working: tuple[int, 
     """First guesses first, several asked before one is told, some that fail or all."""
     search = make_search(name, SPACE, 3)
     search.seed([(2, 0, 0, 1), (2, 0, 0, 1), (0, 1, 0, 2)])
-    asked: list[Point] = []
-    told: list[tuple[Point, float | None]] = []
+    suggested: list[Point] = []
+    finished: list[tuple[Point, float | None]] = []
     while (point := search.ask()) is not None:
-        asked.append(point)
-        if len(asked) % 4 == 0:
-            for other in asked[len(told) : -1]:
-                told.append((other, time_at(other) if other[3] in working else None))
-                search.tell(*told[-1])
-    assert asked[:2] == [(2, 0, 0, 1), (0, 1, 0, 2)]
-    assert sorted(asked) == sorted(SPACE.points)
+        suggested.append(point)
+        if len(suggested) % 4 == 0:
+            for other in suggested[len(finished) : -1]:
+                finished.append((other, time_at(other) if other[3] in working else None))
+                search.tell(*finished[-1])
+    assert suggested[:2] == [(2, 0, 0, 1), (0, 1, 0, 2)]
+    assert sorted(suggested) == sorted(SPACE.points)
     assert search.ask() is None
 
 
@@ -130,7 +130,7 @@ def test_a_sampler_drives_a_study_of_the_user_s() -> None:
 
 
 def outcomes_of(sampler: VariantSampler[Point], search: Search[Point]) -> Outcomes[Point]:
-    """The history that a sampler has read of its search, with all that was told by now: one more point is asked for."""
+    """Outcomes that a sampler has read of its search, brought up to date by a further suggestion."""
     search.ask()
     return sampler._studies[search._study].outcomes
 
@@ -144,10 +144,10 @@ def test_outcomes_are_what_the_trials_of_a_study_say() -> None:
     search.tell(third, None)
     search.tell(first, np.e)
     outcomes = outcomes_of(sampler, search)
-    assert outcomes.told == [(first, 1.0), (third, math.inf)]
+    assert outcomes.finished == [(first, 1.0), (third, math.inf)]
     search.tell(second, 1.0)
     assert outcomes_of(sampler, search) is outcomes
-    assert outcomes.told == [(first, 1.0), (third, math.inf), (second, 0.0)]
+    assert outcomes.finished == [(first, 1.0), (third, math.inf), (second, 0.0)]
     assert outcomes.pending == [fourth, *SPACE.points[4:6]]
     assert outcomes.seen == {*SPACE.points[:6]}
     assert len(outcomes) == 6
@@ -166,8 +166,8 @@ def test_a_suggestion_that_cannot_be_tried_becomes_the_nearest_that_can() -> Non
     assert search.ask() in {(2, 1, 0, 2), (1, 2, 0, 2)}
     search.tell((2, 1, 0, 2), 3.0)
     assert [trial.state.name for trial in search._study.trials[:4]].count("FAIL") == 2
-    (told,) = (trial for trial in search._study.trials if trial.state.name == "COMPLETE")
-    assert told.params == {"M": 2, "N": 1, "KIND": 2}
+    (complete,) = (trial for trial in search._study.trials if trial.state.name == "COMPLETE")
+    assert complete.params == {"M": 2, "N": 1, "KIND": 2}
 
 
 def test_a_model_has_one_core_and_its_suggestion_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,21 +242,20 @@ def test_optuna_is_used_by_its_public_names_alone() -> None:
 
 def test_the_process_learns_which_parameter_matters_and_what_it_does_not_know() -> None:
     space = Space(tuple(Dimension(n, tuple(range(8))) for n in "AB"), tuple(itertools.product(range(8), repeat=2)))
-    known = np.array([row for row, point in enumerate(space.points) if point[1] in {0, 3, 6}])
-    values = np.sin(space.matrix[known, 0] * 0.7) * 1.4
+    measured = np.array([row for row, point in enumerate(space.points) if point[1] in {0, 3, 6}])
+    values = np.sin(space.matrix[measured, 0] * 0.7) * 1.4
     process = GaussianProcess(space)
-    process.fit(known, values, 40)
+    process.fit(measured, values, 40)
     nothing = np.arange(0)
-    asked = np.array([space.index((a, 5)) for a in range(8)])
-    mean, deviation, _ = process.predict(known, values, nothing, asked)
+    targets = np.array([space.index((a, 5)) for a in range(8)])
+    mean, deviation = process.predict(measured, values, nothing, targets)
     assert np.abs(mean - np.sin(np.arange(8) * 0.7) * 1.4).max() < 0.1
-    few = known[::7]
-    _, wide, vectors = process.predict(few, values[::7], nothing, asked)
+    few = measured[::7]
+    _, wide = process.predict(few, values[::7], nothing, targets)
     assert (wide >= deviation).all()
-    same, after, _ = process.predict(few, values[::7], asked[3:4], asked)
+    same, after = process.predict(few, values[::7], targets[3:4], targets)
     assert after[3] < wide[3]
-    assert np.allclose(same, process.predict(few, values[::7], nothing, asked)[0], atol=1e-5)
-    assert np.allclose(process.narrow(asked, wide, vectors, 3), after, atol=1e-3)
+    assert np.allclose(same, process.predict(few, values[::7], nothing, targets)[0], atol=1e-5)
 
 
 def test_the_gradient_of_the_process_is_that_of_its_likelihood() -> None:
@@ -297,9 +296,9 @@ def test_the_process_takes_what_may_be_best_by_mean_or_by_doubt(monkeypatch: pyt
     sure, doubted = np.flatnonzero(near)[:2]
     doubt = 1.0
 
-    def predict(_: GaussianProcess, *asked: np.ndarray) -> tuple[np.ndarray, ...]:
-        rows = asked[-1]
-        return np.where(rows == sure, -1.0, 0.0), np.where(rows == doubted, doubt, 0.1), np.zeros((rows.size, 1))
+    def predict(_: GaussianProcess, *arguments: np.ndarray) -> tuple[np.ndarray, ...]:
+        rows = arguments[-1]
+        return np.where(rows == sure, -1.0, 0.0), np.where(rows == doubted, doubt, 0.1)
 
     monkeypatch.setattr(GaussianProcess, "predict", predict)
     chooser = sampler.chooser()
@@ -326,4 +325,4 @@ def test_a_long_run_keeps_a_model_of_bounded_size(monkeypatch: pytest.MonkeyPatc
         chosen.add(point)
         outcomes.begin(number, point)
     assert len(chosen - set(space.points[:60])) == 5
-    assert sizes == [32, 32]  # four suggestions at once
+    assert sizes == [32] * 5

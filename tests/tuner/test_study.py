@@ -74,20 +74,20 @@ def watched(before: Callable[[], None], configs: tuple[Config, ...] = CONFIGS) -
 def test_a_run_resumes_and_measures_nothing_again(tmp_path: Path) -> None:
     path = tmp_path / "new" / "study.jsonl"
     first = ahead(path, "tpe")
-    told = dict[Config, float | None]()
+    outcomes = dict[Config, float | None]()
     for trial in range(4):
         config = first.ask()
         assert config is not None
         first.tell(config, Entry("crashed") if trial == 2 else Entry("ok", 10.0 + trial))
-        told[config] = None if trial == 2 else 10.0 + trial
+        outcomes[config] = None if trial == 2 else 10.0 + trial
     assert first.ask() is not None  # asked and never told: the next run may try it
     first.close()
     second = ahead(path, "tpe", 1)
-    assert [*history(path).items()] == [*told.items()]
+    assert [*history(path).items()] == [*outcomes.items()]
     rest = list(iter(second.ask, None))
     second.close()
-    assert len(rest) + len(told) == len(CONFIGS)
-    assert {*rest, *told} == {*CONFIGS}
+    assert len(rest) + len(outcomes) == len(CONFIGS)
+    assert {*rest, *outcomes} == {*CONFIGS}
 
 
 def test_asking_ahead_overlaps_and_repeats_nothing(tmp_path: Path) -> None:
@@ -125,40 +125,40 @@ def test_an_error_in_the_model_reaches_the_caller(tmp_path: Path) -> None:
 
 def test_a_journal_that_cannot_be_written_costs_a_warning_and_no_outcome(tmp_path: Path) -> None:
     """The search goes on, and its model hears of it."""
-    kept = Journal(tmp_path / "study.jsonl", "gemm")
-    told = list[tuple[Config, float | None]]()
+    journal = Journal(tmp_path / "study.jsonl", "gemm")
+    outcomes = list[tuple[Config, float | None]]()
     search = search_of("exhaustive")
-    search.tell = lambda *given: told.append(given)  # type: ignore[assignment, method-assign]
-    asked = AskAhead(search, kept)
-    kept.path.unlink()
-    kept.path.mkdir()
-    config = asked.ask()
+    search.tell = lambda *arguments: outcomes.append(arguments)  # type: ignore[assignment, method-assign]
+    search_ahead = AskAhead(search, journal)
+    journal.path.unlink()
+    journal.path.mkdir()
+    config = search_ahead.ask()
     assert config is not None
     with pytest.warns(OutputWarning, match="cannot write the study"):
-        asked.tell(config, Entry("ok", 5.0))
+        search_ahead.tell(config, Entry("ok", 5.0))
     for _ in range(AskAhead.DEPTH + 1):
-        asked.ask()
-    asked.close()
-    assert told == [(config, 5.0)]
+        search_ahead.ask()
+    search_ahead.close()
+    assert outcomes == [(config, 5.0)]
 
 
 def test_what_an_earlier_run_tried_is_told_before_anything_is_asked(tmp_path: Path) -> None:
-    """In the order in which it was, failures too; a search without a journal keeps nothing."""
-    told = list[tuple[Config, float | None]]()
+    """The search gets all earlier outcomes in their order, failures too; without a journal it writes nothing."""
+    outcomes = list[tuple[Config, float | None]]()
     search = search_of("exhaustive")
     tell = search.tell
 
     def noted(config: Config, time_us: float | None) -> None:
-        told.append((config, time_us))
+        outcomes.append((config, time_us))
         tell(config, time_us)
 
     search.tell = noted  # type: ignore[method-assign]
-    asked = AskAhead(search, None, {C: Entry("ok", 3.0), A: Entry("timeout")})
-    assert asked.ask() == B
-    assert told == [(C, 3.0), (A, None)]
-    asked.tell(B, Entry("ok", 2.0))
-    assert not {A, B, C} & {*iter(asked.ask, None)}
-    asked.close()
+    search_ahead = AskAhead(search, None, {C: Entry("ok", 3.0), A: Entry("timeout")})
+    assert search_ahead.ask() == B
+    assert outcomes == [(C, 3.0), (A, None)]
+    search_ahead.tell(B, Entry("ok", 2.0))
+    assert not {A, B, C} & {*iter(search_ahead.ask, None)}
+    search_ahead.close()
 
 
 def test_the_file_holds_the_study_once_and_a_short_line_an_outcome(tmp_path: Path) -> None:
@@ -239,19 +239,19 @@ def test_a_broken_line_is_told_and_costs_itself_alone(tmp_path: Path, line: str)
 
 
 def test_a_journal_holds_whole_outcomes(tmp_path: Path) -> None:
-    told = {
+    outcomes = {
         A: Entry("ok", 12.5, (12.25, 12.5, 13.0), 0.5, 0.25, 0.125),
         B: Entry("timeout", None, (), 0.5, 10.0, reason="did not end in time"),
         C: Entry("ok", 12.5, (12.5,), error=0.125),
     }
     journal = Journal(tmp_path / "study.jsonl", "gemm")
-    for config, entry in told.items():
+    for config, entry in outcomes.items():
         journal.add(config, entry, NOW)
-    assert Journal(tmp_path / "study.jsonl", "gemm").entries == told
+    assert Journal(tmp_path / "study.jsonl", "gemm").entries == outcomes
     with (tmp_path / "study.jsonl").open("a") as file:  # a config written in other words, and no more than is needed
         file.write('{"config":" tiled:32,unroll=2,edge=fit","time_us":7.5,"status":"ok"}\n')
-    found = Journal(tmp_path / "study.jsonl", "gemm").entries
-    assert found == {**told, parse("tiled:32,unroll=2"): Entry("ok", 7.5)}
+    entries = Journal(tmp_path / "study.jsonl", "gemm").entries
+    assert entries == {**outcomes, parse("tiled:32,unroll=2"): Entry("ok", 7.5)}
 
 
 def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
@@ -346,19 +346,19 @@ for text in itertools.cycle(texts[int(sys.argv[2])::2]):
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
 def test_two_writers_killed_lose_nothing_that_was_told(tmp_path: Path) -> None:
     path = tmp_path / "study.jsonl"
-    told: list[str] = []
+    texts: list[str] = []
     commands = [[sys.executable, "-c", CHILD, str(path), str(first)] for first in range(2)]
     children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
     for child in children:
         assert child.stdout is not None
         assert json.loads(child.stdout.readline()) >= 0
-        told += [json.loads(child.stdout.readline()) for _ in range(10)]
+        texts += [json.loads(child.stdout.readline()) for _ in range(10)]
     for child in children:
         os.kill(child.pid, signal.SIGKILL)
-        told += [json.loads(line) for line in child.stdout or () if line.endswith('"\n')]
+        texts += [json.loads(line) for line in child.stdout or () if line.endswith('"\n')]
         child.communicate()
-    known = [config for line in path.read_bytes().splitlines() if (config := outcome_of(line)) is not None]
-    counts = Counter(str(config) for config, _ in known)
-    assert Counter(str(parse(text)) for text in told) <= counts
-    assert {*map(parse, told)} <= {*history(path)}
-    assert len(known) - len(told) <= 2  # told, but killed before it could say so
+    lines = [config for line in path.read_bytes().splitlines() if (config := outcome_of(line)) is not None]
+    counts = Counter(str(config) for config, _ in lines)
+    assert Counter(str(parse(text)) for text in texts) <= counts
+    assert {*map(parse, texts)} <= {*history(path)}
+    assert len(lines) - len(texts) <= 2  # told, but killed before it could say so

@@ -15,6 +15,7 @@ from ...runtime.product.kernel import Kernel, prepare
 from ...runtime.product.vendor import Operands, OwnKernel, VendorFallback
 from ...runtime.store.lookup import LookupResult
 from ..measure.evaluate import FAILURES, MEASURING, TIE
+from ..measure.ratios import paired
 from ..measure.rounds import side_by_side
 
 _PLAN = TimingPlan(0.0, 20.0, 100.0, 0.0, 1, 1, rotate_l2=2.5, max_sets=128)
@@ -93,8 +94,8 @@ def by_timing(kernel: Kernel, lookup: LookupResult, operands: Operands) -> Vendo
             launch(*operands.each, 1.0, 0.0)
         inputs = [operands.each, *_copies(device, problem, operands)]
         timed = side_by_side(Timer(device, problem, plan=_PLAN, inputs=inputs), contenders, rounds)
-    ratio, within = timed.ratio("vendor", "ours")
-    if ratio is None or within is None or ratio * (1 + TIE) >= 1 or within[1] >= 1:
+    ratio, within = paired(timed.samples["vendor"], timed.samples["ours"])
+    if ratio * (1 + TIE) >= 1 or within[1] >= 1:
         return None
     vendor_us, our_us = (statistics.median(timed.samples[name]) for name in ("vendor", "ours"))
     regret = None if lookup.regret is None else max(1.0, lookup.regret * ratio)

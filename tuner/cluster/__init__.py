@@ -1,1 +1,1 @@
-"""Many problems on many devices, by `dask.distributed`: the extra `[cluster]`. Nothing else imports it."""
+"""Tuning of many problems on many devices, by `dask.distributed` of the extra `[cluster]`."""

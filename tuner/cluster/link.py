@@ -1,4 +1,4 @@
-"""Connections: a Dask cluster of this machine's own, or one that is there."""
+"""Connections to a Dask cluster: one that runs, or one that is started on this machine."""
 
 import asyncio
 import contextlib
@@ -26,19 +26,21 @@ from ...codegen.reading import read_named
 from ...runtime.device.protocol import DeviceInfo
 
 PRELOAD = f"{__package__}.worker"
+"""Module that makes a Dask worker tune."""
 TOPOLOGY = Path("/sys/devices/system/cpu")
-"""Folder in which Linux says which processors share a core."""
+"""Folder in which Linux lists the processors of each core."""
 LOOPBACK = "127.0.0.1"
 _SCHEDULER_ROUTES, WORKER_ROUTES = (f"distributed.{side}.http.routes" for side in ("scheduler", "worker"))
 """Names in Dask's configuration of the modules whose HTTP routes a scheduler and a worker serve."""
 SILENT = logging.CRITICAL + 1
+"""Level of logging above all messages."""
 ANSWER_S = 10.0
-"""A scheduler answers within so long."""
+"""Seconds within which a scheduler answers."""
 _MOST_BYTES = 1 << 20
-"""Bytes that a scheduler's file, a certificate or a key may have."""
+"""Bytes of the largest scheduler file, certificate or key."""
 _ADDRESS = re.compile(r"(?:tcp|tls)://(?:[^\s:/\[\]]+|\[[0-9A-Fa-f:.%\w]+\]):(\d{1,5})")
 RETURN_S = 60.0
-"""One that is gone is waited for so long, and so are workers of this machine."""
+"""Seconds of a wait for a scheduler that is gone, or for workers of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,29 +48,28 @@ class Keys:
     """Files of TLS, all three or none: without them connections are neither encrypted nor checked."""
 
     ca: Path | None = None
-    """Certificate of the authority that signed both sides'."""
+    """Certificate of the authority that signed the certificates of both sides."""
     cert: Path | None = None
-    """This side's certificate."""
+    """Certificate of this side."""
     key: Path | None = None
-    """Its private key."""
+    """Private key of this side."""
 
-    def security(self, address: str = "") -> Security:
-        """As Dask has it. Raises ConfigError for one without the others, for a file that is no such thing, and where
-        the address says otherwise."""
-        given = {"--tls-ca-file": self.ca, "--tls-cert": self.cert, "--tls-key": self.key}
-        missing = [name for name, file in given.items() if file is None]
+    def security(self, address: str) -> Security:
+        """Dask's settings of TLS. Raises ConfigError for one file without the others, for a file of another kind, and
+        where the scheme of the address contradicts the files."""
+        files = {"--tls-ca-file": self.ca, "--tls-cert": self.cert, "--tls-key": self.key}
+        missing = [name for name, file in files.items() if file is None]
         check(
             len(missing) in (0, 3),
             f"--tls-ca-file, --tls-cert and --tls-key go together; add {' and '.join(missing)}",
         )
         if missing:
             wanted = "--tls-ca-file, --tls-cert and --tls-key, or tls settings of Dask's own"
-            found = Security()  # Dask's configuration may name them
-            check(
-                not address.startswith("tls:") or found.tls_ca_file is not None, f"--scheduler {address} needs {wanted}"
-            )
-            return found
-        for name, file in given.items():
+            security = Security()  # Dask's configuration may name files
+            complete = not address.startswith("tls:") or security.tls_ca_file is not None
+            check(complete, f"--scheduler {address} needs {wanted}")
+            return security
+        for name, file in files.items():
             check(file is not None and file.is_file(), f"{name} {file}: there is no such file; name another")
             read_named(f"file of {name}", Path(str(file)), _MOST_BYTES)
         check(
@@ -88,7 +89,7 @@ class Keys:
 
 
 def address_of(scheduler: str) -> str:
-    """Where a scheduler is: the address itself, or what its file says. Raises ConfigError."""
+    """Address of a scheduler: the text itself, or the address in the file that it names. Raises ConfigError."""
     if not scheduler.endswith(".json"):
         wanted = "must be tcp://HOST:PORT, tls://HOST:PORT or a file ending in .json"
         check(_is_address(scheduler), f"--scheduler {wanted}, got {scheduler!r}")
@@ -111,13 +112,12 @@ def _is_address(text: str) -> bool:
 
 
 def _may_come(error: ConfigError) -> bool:
-    """Whether a scheduler's file that cannot be read may be good a little later: it is not there, or half written."""
-    cause = error.__cause__
-    return isinstance(cause, FileNotFoundError | json.JSONDecodeError)
+    """Whether a scheduler's file that cannot be read may be good a little later: it is missing, or half written."""
+    return isinstance(error.__cause__, FileNotFoundError | json.JSONDecodeError)
 
 
 def connected(scheduler: str, keys: Keys) -> Client:
-    """A client of a scheduler that is there. Raises ConfigError, DeviceError where it does not answer."""
+    """A client of a running scheduler. Raises ConfigError, and DeviceError where the scheduler does not answer."""
     address = address_of(scheduler)
     security = keys.security(address)
     try:
@@ -137,7 +137,7 @@ def _unanswered(scheduler: str, error: BaseException) -> DeviceError:
 
 
 def _of_tls(error: BaseException | None) -> str:
-    """What TLS says is wrong; empty where it is something else."""
+    """Reason of an error of TLS; empty for any other error."""
     while error is not None:
         if isinstance(error, ssl.SSLError):
             return error.reason or str(error)
@@ -146,7 +146,7 @@ def _of_tls(error: BaseException | None) -> str:
 
 
 def again(scheduler: str, keys: Keys, seconds: float, interrupted: Sequence[int]) -> Client | None:
-    """A client of a scheduler that went away, once it is back; None if it is not by then, or a signal came."""
+    """A client of a scheduler that went away, once it is back; None after `seconds`, or once a signal came."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and not interrupted:
         with contextlib.suppress(DeviceError, ConfigError):
@@ -156,14 +156,13 @@ def again(scheduler: str, keys: Keys, seconds: float, interrupted: Sequence[int]
 
 
 def processors() -> list[int]:
-    """Numbers of the processors that this process may use; those of one core come one after the other, so that equal
-    parts of the list are whole cores."""
+    """Numbers of the processors that this process may use. Processors of one core are neighbours, so that equal parts
+    of the list are whole cores."""
     return sorted(os.sched_getaffinity(0), key=lambda each: (_first_of_core(each), each))
 
 
 def _first_of_core(processor: int) -> int:
-    """The first processor of a processor's core, by what Linux says of the threads of a core; itself where it does
-    not."""
+    """The first processor of a processor's core; the processor itself where Linux does not list the core."""
     try:
         siblings = (TOPOLOGY / f"cpu{processor}/topology/thread_siblings_list").read_text()
     except OSError:
@@ -172,8 +171,8 @@ def _first_of_core(processor: int) -> int:
 
 
 def shares(infos: Sequence[DeviceInfo]) -> list[list[int]]:
-    """The processors of each device's worker: its part of them and, for a GPU, a third as many of the next worker's.
-    Where one has nothing to compile, as in a duel, the one before it compiles there."""
+    """The processors of each device's worker: an equal part of all and, for a GPU, a third as many of the next
+    worker's, which has nothing to compile during its duels."""
     cores, count = processors(), len(infos)
     each = max(1, len(cores) // count)
     reach = each if infos[0].arch.is_host else min(len(cores), each + -(-each // 3))
@@ -183,26 +182,24 @@ def shares(infos: Sequence[DeviceInfo]) -> list[list[int]]:
 
 def workers(infos: Sequence[DeviceInfo]) -> list[dict[str, object]]:
     """Arguments of each worker's nanny: its device, a GPU by its UUID, and its share of the processors."""
-    found = []
-    for info, share in zip(infos, shares(infos)):
-        selector = "host" if info.arch.is_host else "cuda:0"
-        arguments = ["--device", selector, "--cores", ",".join(map(str, share))]
-        found.append(
-            {
-                "nthreads": 1,
-                "memory_limit": 0,  # NumPy's reference of a large problem is no leak
-                "preload": [PRELOAD],
-                "preload_argv": [arguments],
-                "env": {} if info.arch.is_host else {"CUDA_VISIBLE_DEVICES": info.uuid},
-                "silence_logs": SILENT,
-            }
-        )
-    return found
+    return [
+        {
+            "nthreads": 1,
+            "memory_limit": 0,  # NumPy's reference of a large problem is no leak
+            "preload": [PRELOAD],
+            "preload_argv": [
+                ["--device", "host" if info.arch.is_host else "cuda:0", "--cores", ",".join(map(str, share))]
+            ],
+            "env": {} if info.arch.is_host else {"CUDA_VISIBLE_DEVICES": info.uuid},
+            "silence_logs": SILENT,
+        }
+        for info, share in zip(infos, shares(infos))
+    ]
 
 
 def started(infos: Sequence[DeviceInfo]) -> tuple[SpecCluster, Client]:
-    """A cluster on this machine, a worker for each device. Nobody else can connect, other users of it neither: it
-    listens on the loopback address, and its certificate is in its processes' memory alone."""
+    """A cluster on this machine, with a worker for each device, and its client. No other user can connect: the cluster
+    listens on the loopback address, and its certificate is in the memory of its processes alone. Raises DeviceError."""
     quiet()
     has_pages = _set_routes()
     security = Security.temporary()
@@ -219,20 +216,20 @@ def started(infos: Sequence[DeviceInfo]) -> tuple[SpecCluster, Client]:
 
 
 def _set_routes() -> bool:
-    """Have schedulers and workers that this process starts serve those HTTP routes alone that the user's own
-    configuration of Dask names, in files or environment variables: HTTP asks for no certificate, and Dask has routes
-    by default. Returns whether the scheduler has any."""
+    """Limit the HTTP routes of schedulers and workers that this process starts to those of the user's own configuration
+    of Dask, in files or environment variables: HTTP asks for no certificate, and Dask has routes by default. Returns
+    whether the scheduler has any."""
     own = dask.config.collect()
     routes = {name: dask.config.get(name, [], config=own) for name in (_SCHEDULER_ROUTES, WORKER_ROUTES)}
-    dask.config.set(routes)  # for good: a nanny hands on what is set when it starts a worker again
+    dask.config.set(routes)  # for good: a nanny passes the configuration to each worker that it starts
     return bool(routes[_SCHEDULER_ROUTES])
 
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Those of a terminal wait until the end of this; threads and processes that are started meanwhile never get them:
-    they are for the client to answer."""
-    resource_tracker.ensure_running()  # of multiprocessing, which lets them through when it starts
+    """Context that holds back the signals of a terminal. Threads and processes that start meanwhile never get them: the
+    client answers them."""
+    resource_tracker.ensure_running()  # multiprocessing's tracker lets signals through when it starts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
     try:
         yield
@@ -241,7 +238,7 @@ def signals_held() -> Iterator[None]:
 
 
 def quiet() -> None:
-    """What Dask logs is told by us, in one line, where it matters."""
+    """Silence the logs of Dask, whose errors we report in a line."""
     for name in ("distributed", "tornado", "asyncio", *logging.root.manager.loggerDict):
         if name.partition(".")[0] in ("distributed", "tornado", "asyncio"):  # Dask gives several a level of their own
             logging.getLogger(name).setLevel(SILENT)
@@ -250,27 +247,27 @@ def quiet() -> None:
 async def serve(
     scheduler: str, keys: Keys, infos: Sequence[DeviceInfo], host: str | None, say: Callable[[str], None]
 ) -> int:
-    """Workers for a scheduler, until a signal ends them; where it goes away they wait for it. The exit status.
-    Raises ConfigError, DeviceError where it does not answer."""
+    """Run workers for a scheduler until a signal ends them; where it goes away they wait for it. Returns the exit
+    status. Raises ConfigError, and DeviceError where the scheduler does not answer."""
     _set_routes()
-    asked = asyncio.Event()
+    signalled = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            asyncio.get_running_loop().add_signal_handler(number, asked.set)
+            asyncio.get_running_loop().add_signal_handler(number, signalled.set)
     wait_s = ANSWER_S
-    while (found := await _found(scheduler, keys, wait_s, asked)) is not None:
-        address, security = found
+    while (reached := await _reached(scheduler, keys, wait_s, signalled)) is not None:
+        address, security = reached
         here = host or get_ip(get_address_host(address))
         common = {"host": here, "dashboard_address": f"{here}:0", "security": security, "death_timeout": RETURN_S}
         nannies = [Nanny(address, **common, **each) for each in workers(infos)]
         ended = asyncio.gather(*(_lived(nanny) for nanny in nannies), return_exceptions=True)
         say(f"{len(nannies)} worker{'s' * (len(nannies) != 1)} for {address}: {infos[0].name}")
-        stopped = asyncio.create_task(asked.wait())
+        stopped = asyncio.create_task(signalled.wait())
         await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         await asyncio.gather(*(nanny.close(timeout=2) for nanny in nannies), return_exceptions=True)
         await ended
-        if not asked.is_set():
+        if not signalled.is_set():
             say(f"the scheduler {address} is gone: waiting {RETURN_S:.0f} s for it")
         wait_s = RETURN_S
     return 0
@@ -281,10 +278,11 @@ async def _lived(nanny: Nanny) -> None:
     await nanny.finished()
 
 
-async def _found(scheduler: str, keys: Keys, seconds: float, asked: asyncio.Event) -> tuple[str, Security] | None:
-    """Where a scheduler answers, and how to speak to it; None once a signal came. Raises ConfigError, DeviceError."""
+async def _reached(scheduler: str, keys: Keys, seconds: float, signalled: asyncio.Event) -> tuple[str, Security] | None:
+    """Address of a scheduler that answers, and settings of TLS; None once a signal came. Raises ConfigError,
+    DeviceError."""
     end = time.monotonic() + seconds
-    while not asked.is_set():
+    while not signalled.is_set():
         try:
             address = address_of(scheduler)  # a file may come later, and again
             security = keys.security(address)

@@ -1,19 +1,19 @@
-"""What a client and its workers tell each other: texts of JSON, and what a worker says is read as strictly as a record.
+"""Messages between a client and its workers, as texts of JSON that the client reads as strictly as records.
 
-A worker answers for nothing but its measurements: a message that is damaged, foreign or of another problem is refused
-with a StoreError and changes nothing.
+A worker answers for nothing but its measurements: the client refuses a message that is damaged, foreign or of another
+problem with a StoreError, and the message changes nothing.
 """
 
 import dataclasses
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeAlias, cast, get_type_hints
+from functools import cache
+from typing import Any, TypeAlias, cast, get_args, get_type_hints
 
 from ...codegen.arch import arch_named
 from ...codegen.config import Config
-from ...codegen.errors import ConfigError, StoreError, TilewrightError, check
+from ...codegen.errors import StoreError, TilewrightError, check
 from ...codegen.families import parse
 from ...codegen.problem import Problem
 from ...runtime.device.protocol import DeviceInfo
@@ -23,217 +23,195 @@ from ..recording.entry import Entry
 from ..result import Result
 
 MOST_CHARACTERS = 4 << 20
-"""Of a message: a result with all samples of its duel has some ten thousand."""
+"""Characters of the longest message: a result with all samples of its duel has some ten thousand."""
 _MOST_TRIALS = 10**9
 """Trials that one problem may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a worker is asked: one problem, from the first guess to the duel."""
+    """One problem for a worker, from the first guess to the duel."""
 
     topic: str
-    """Where it answers."""
+    """Topic of the worker's messages."""
     number: int
-    """Which of the client's problems it is."""
+    """Place of the problem among the client's."""
     problem: Problem
     options: tuple[tuple[str, Any], ...]
     """Arguments of `tune`, names and plain values; configs as text."""
     spaces: tuple[tuple[str, str], ...]
-    """Space files of the user's own, names and texts: there is no shared file system."""
+    """The user's own space files, names and texts: there is no shared file system."""
 
     def text(self) -> str:
-        """As JSON."""
+        """The task as JSON."""
         return json.dumps({**dataclasses.asdict(self), "problem": encode(self.problem)})
 
     @classmethod
     def read(cls, text: str) -> "Task":
-        """Of `text`, which a client made; it may ask a worker for anything anyway."""
-        told = json.loads(text)
-        options, spaces = (tuple(map(tuple, told[name])) for name in ("options", "spaces"))
-        problem = cast(Problem, decode(Problem, told["problem"], "problem"))
-        return cls(told["topic"], told["number"], problem, options, spaces)
+        """The task of a client's JSON. It is not checked: a client can run any code on a worker."""
+        fields = json.loads(text)
+        options, spaces = (tuple(map(tuple, fields[name])) for name in ("options", "spaces"))
+        problem = cast(Problem, decode(Problem, fields["problem"], "problem"))
+        return cls(fields["topic"], fields["number"], problem, options, spaces)
 
 
 @dataclass(frozen=True, slots=True)
 class Asks:
-    """A worker has a problem in hand and wants to know what was tried of it; the client's answer names the attempt."""
+    """A worker has a problem in hand and asks for its earlier outcomes; the client's answer names the attempt."""
 
     attempt: str
     number: int
     worker: str
-    """Its address."""
+    """Address of the worker."""
     device: DeviceInfo
     versions: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Begins:
-    """A worker begins to try variants."""
+    """A worker begins to try variants. Raises ValueError for impossible counts."""
 
     attempt: str
     trials: int
-    """It tries at most so many, those of earlier attempts counted."""
+    """Variants that the worker tries at most, those of earlier attempts counted."""
     resumed: int
-    """Outcomes of earlier attempts that it goes on from."""
+    """Outcomes of earlier attempts from which the worker goes on."""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.trials <= _MOST_TRIALS and 0 <= self.resumed <= _MOST_TRIALS):
+            raise ValueError(f"trials and resumed must be in 0..{_MOST_TRIALS:,}")
 
 
 @dataclass(frozen=True, slots=True)
 class Tells:
-    """One variant was tried."""
+    """A worker tried one variant. Raises ValueError for a variant that cannot be printed and for no time."""
 
     attempt: str
     variant: str
-    """Its config as text."""
+    """The config as text."""
     entry: Entry
     started: str
-    """When, in ISO format."""
+    """Time at which the trial started, in ISO format."""
+
+    def __post_init__(self) -> None:
+        if not self.variant.isprintable():
+            raise ValueError("a trial has a variant")
+        datetime.fromisoformat(self.started)
 
     @property
     def config(self) -> Config:
-        """That config. Raises ConfigError."""
+        """The config that was tried. Raises ConfigError."""
         return parse(self.variant)
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The problem is done."""
+    """A worker has the result of its problem. Raises ValueError for a result that contradicts itself."""
 
     attempt: str
     result: Result
 
+    def __post_init__(self) -> None:
+        result, best, contenders = self.result, self.result.best, self.result.contenders
+        good = (best.problem, best.device, best.status) == (result.problem, result.device.key, Status.OK)
+        good &= bool(contenders) and contenders[0].config == best.config and any(c.config is None for c in contenders)
+        good &= result.seconds > 0 and _MOST_TRIALS >= result.trials >= result.resumed >= 0
+        if not good:
+            raise ValueError("a result that does not agree with itself")
+
 
 @dataclass(frozen=True, slots=True)
 class Fails:
-    """No winner: the reason in a line."""
+    """A worker found no winner."""
 
     attempt: str
     reason: str
+    """Cause, in a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loses:
-    """A worker's device does not answer any longer; its problem goes to another."""
+    """The device of a worker does not answer any longer; its problem goes to another worker."""
 
     attempt: str
     reason: str
+    """Cause, in a line."""
 
 
 Message: TypeAlias = Asks | Begins | Tells | Ends | Fails | Loses
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Message)}
+_hints = cache(get_type_hints)
 
 
-class Told:
-    """Told what happens to the problems. This one says nothing."""
+class ClusterProgress:
+    """Listener of a run on several workers. This one shows nothing."""
 
     def workers(self, seats: int) -> None:
-        """How many devices there are by now."""
+        """Called with the number of devices, where it changes."""
 
     def note(self, text: str) -> None:
-        """Something to know, in a line."""
+        """Called with a notice in a line."""
 
     def begun(self, problem: Problem, trials: int, resumed: int) -> None:
-        """A worker has it in hand."""
+        """Called when a worker begins a problem."""
 
-    def tried(self, problem: Problem, device_key: str, told: Tells) -> None:
-        """One variant of it."""
+    def tried(self, problem: Problem, device_key: str, trial: Tells) -> None:
+        """Called after each variant of a problem."""
 
     def ended(self, result: Result) -> None:
-        """It is done, and kept."""
+        """Called when a problem is done and its result stored."""
 
     def failed(self, problem: Problem, reason: str) -> None:
-        """It has no winner."""
+        """Called when a problem has no winner."""
 
 
 def written(message: Message) -> str:
     """A message as text. Raises StoreError for a number that is not finite."""
-    fields: dict[str, Any] = {field.name: getattr(message, field.name) for field in dataclasses.fields(message)}
-    if isinstance(message, Tells):
-        fields["entry"] = message.entry.packed()
-    elif isinstance(message, Ends):
-        fields["result"] = _packed(message.result)
-    elif isinstance(message, Asks):
-        fields["device"] = message.device.packed()
-    return json.dumps({"kind": type(message).__name__, **fields})
+    return json.dumps({"kind": type(message).__name__, **_fields(message)})
 
 
 def read(text: object) -> Message:
     """The message that a worker sent. Raises StoreError for anything else, in one line."""
     try:
         check(isinstance(text, str) and len(text) <= MOST_CHARACTERS, "no text, or a longer one than any", StoreError)
-        told = json.loads(cast(str, text))
-        kind = told.pop("kind")
-        check(isinstance(kind, str) and kind in _READERS, f"of no known kind: {kind!r:.40}", StoreError)
-        return _READERS[kind](told)
+        fields = json.loads(cast(str, text))
+        kind = fields.pop("kind")
+        check(isinstance(kind, str) and kind in _KINDS, f"of no known kind: {kind!r:.40}", StoreError)
+        return cast(Message, _of_fields(_KINDS[kind], fields))
     except StoreError:
         raise
     except (TilewrightError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise StoreError(f"{type(error).__name__}: {error!s:.200}") from error
 
 
-def _asks(told: dict[str, Any]) -> Message:
-    device = device_of(told.pop("device"))
-    return Asks(device=device, **_plain(Asks, told))
-
-
-def _begins(told: dict[str, Any]) -> Message:
-    begins = Begins(**_plain(Begins, told))
-    good = 0 <= begins.trials <= _MOST_TRIALS and 0 <= begins.resumed <= _MOST_TRIALS
-    check(good, f"trials and resumed must be in 0..{_MOST_TRIALS:,}", StoreError)
-    return begins
-
-
-def _tells(told: dict[str, Any]) -> Message:
-    started, variant, attempt = (told[name] for name in ("started", "variant", "attempt"))
-    good = type(variant) is type(attempt) is str and variant.isprintable()
-    check(good, "a trial has a variant", StoreError)
-    datetime.fromisoformat(started)
-    return Tells(attempt, variant, Entry.unpacked(told["entry"]), started)
-
-
-def _ends(told: dict[str, Any]) -> Message:
-    return Ends(result=_unpacked(told.pop("result")), **_plain(Ends, told))
-
-
-def _plain(kind: Any, told: dict[str, Any]) -> dict[str, Any]:
-    """The other fields, each of its type."""
-    hints = get_type_hints(kind)
-    return {name: decode(hints[name], value, name) for name, value in told.items()}
-
-
-def device_of(facts: Any) -> DeviceInfo:
-    """The device of `packed` facts. Raises StoreError, ConfigError for what is none."""
-    hints = get_type_hints(DeviceInfo)
-    arch = arch_named(facts.pop("arch"))
-    given: dict[str, Any] = {name: decode(hints[name], value, f"device.{name}") for name, value in facts.items()}
-    info = DeviceInfo(arch=arch, **given)
+def device_of(facts: dict[str, Any]) -> DeviceInfo:
+    """The device of `packed` facts. Raises StoreError, ConfigError, TypeError or KeyError for anything else."""
+    fields = {name: _value(DeviceInfo, name, value) for name, value in facts.items() if name != "arch"}
+    info = DeviceInfo(arch=arch_named(facts["arch"]), **fields)
     counts = info.sm_count, info.memory_bytes, info.clock_mhz, info.bandwidth_gbs
     check(all(each > 0 for each in counts) and bool(info.key), "a device that cannot be", StoreError)
     return info
 
 
-def _packed(result: Result) -> dict[str, Any]:
-    values = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
-    return {name: value.packed() if name == "device" else encode(value) for name, value in values.items()}
+def _fields(value: Message | Result) -> dict[str, Any]:
+    """Fields of a message or a result as JSON."""
+    fields: dict[str, Any] = {}
+    for field in dataclasses.fields(value):
+        item = getattr(value, field.name)
+        if isinstance(item, DeviceInfo | Entry):
+            fields[field.name] = item.packed()
+        else:
+            fields[field.name] = _fields(item) if isinstance(item, Result) else encode(item)
+    return fields
 
 
-def _unpacked(told: dict[str, Any]) -> Result:
-    """Raises StoreError and ConfigError for a result that no tuning gave."""
-    device, hints = device_of(told.pop("device")), get_type_hints(Result)
-    given: dict[str, Any] = {name: decode(hints[name], value, f"result.{name}") for name, value in told.items()}
-    result = Result(device=device, **given)
-    best, first = result.best, next(iter(result.contenders), None)
-    good = (best.problem, best.device, best.status) == (result.problem, device.key, Status.OK)
-    good &= first is not None and first.config == best.config and any(c.config is None for c in result.contenders)
-    good &= result.seconds > 0 and _MOST_TRIALS >= result.trials >= result.resumed >= 0
-    check(good, "a result that does not agree with itself", ConfigError)
-    return result
+def _of_fields(kind: Any, fields: dict[str, Any]) -> Any:
+    """The message or the result of such fields, each of its type."""
+    return kind(**{name: _value(kind, name, value) for name, value in fields.items()})
 
 
-_READERS: dict[str, Callable[[dict[str, Any]], Message]] = {
-    "Asks": _asks,
-    "Begins": _begins,
-    "Tells": _tells,
-    "Ends": _ends,
-    "Fails": lambda told: Fails(**_plain(Fails, told)),
-    "Loses": lambda told: Loses(**_plain(Loses, told)),
-}
+def _value(kind: Any, name: str, value: Any) -> Any:
+    hint = _hints(kind)[name]
+    if hint is DeviceInfo:
+        return device_of(value)
+    return _of_fields(Result, value) if hint is Result else decode(hint, value, name)

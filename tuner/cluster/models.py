@@ -1,4 +1,4 @@
-"""Which workers a scheduler has: of what version, with devices of what model."""
+"""The workers of a scheduler: their versions, and the models of their devices."""
 
 import contextlib
 import json
@@ -15,21 +15,21 @@ from .worker import facts, seat_read
 
 
 def resources(client: Client) -> dict[str, dict[str, float]]:
-    """The resources of each worker, by its address."""
+    """The resources of each worker, by its address. Raises OSError, RuntimeError where the scheduler is gone."""
     return {address: each["resources"] for address, each in client.scheduler_info(n_workers=-1)["workers"].items()}
 
 
 def model(client: Client, device_key: str, note: Callable[[str], None]) -> DeviceInfo:
-    """The model of the workers' devices, once there is a worker; of several the one that is asked for. Raises
-    ConfigError."""
+    """Facts of the workers' devices, after a wait for a worker; `device_key` is the model, empty for the only one. Each
+    notice goes to `note`. Raises ConfigError where there are several models and no key."""
     waited = False
-    told: set[str] = set()
+    noted: set[str] = set()
     while True:
-        found = [(worker, name) for worker, each in resources(client).items() for name, count in each.items() if count]
-        seats = {worker: seat for worker, name in found if (seat := seat_read(name))}
+        names = [(worker, name) for worker, each in resources(client).items() for name, count in each.items() if count]
+        seats = {worker: seat for worker, name in names if (seat := seat_read(name))}
         others = {version for version, _ in seats.values()} - {generator_version()}
-        if others - told:
-            told |= others
+        if others - noted:
+            noted |= others
             versions = ", ".join(sorted(others))
             note(f"workers of tilewright {versions} get nothing: this is {generator_version()}; install the same there")
         ours = {worker: key for worker, (version, key) in seats.items() if version == generator_version()}
@@ -38,7 +38,7 @@ def model(client: Client, device_key: str, note: Callable[[str], None]) -> Devic
             raise ConfigError(f"the workers have {', '.join(keys)}; name one of them by --device-key")
         worker = next((worker for worker, key in ours.items() if key == (device_key or key)), None)
         if worker is not None:
-            with contextlib.suppress(OSError, KeyError):  # it went meanwhile
+            with contextlib.suppress(OSError, KeyError):  # the worker is gone
                 return device_of(json.loads(client.run(facts, workers=[worker])[worker]))
         elif not waited:
             waited = True

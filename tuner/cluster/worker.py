@@ -1,11 +1,10 @@
 """A Dask worker that tunes: `dask worker --preload tilewright.tuner.cluster.worker`, or `tilewright worker`.
 
-It measures on the one device that it has, keeps nothing, and sends the client each outcome as it comes.
+It measures on its one device, stores nothing, and sends the client each outcome as it comes.
 """
 
 import contextlib
 import errno
-import itertools
 import json
 import math
 import os
@@ -14,10 +13,10 @@ import secrets
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 import dask.config
@@ -48,25 +47,31 @@ _IDLE_S = 20.0
 """Seconds that processes which compile and measure wait for the worker's next problem before they end."""
 _SEAT = "tilewright "
 _SMALL = Problem(32, 32, 32)
-_LOOK_S, _ASK_AGAIN = 0.2, 150
+_LOOK_S = 0.2
+"""Seconds between two checks whether the client still wants an attempt."""
+_ASK_AGAIN_S = 30.0
+"""Seconds without an answer after which a worker asks again."""
 _here: list[DeviceInfo] = []
+"""The worker's device, once it is set up."""
 _processes = contextlib.ExitStack()
-"""Ends the processes that wait for the next problem."""
+"""Stack that ends the processes which wait for the next problem."""
 _timers: list[threading.Timer] = []
-"""The timer that ends them; none while a problem is in hand."""
+"""The timer that ends these processes; none while a problem is in hand."""
 _lock = Lock()
-"""Held while either changes."""
+"""Lock of `_processes` and `_timers`."""
 _answers: dict[str, "queue.Queue[str]"] = {}
+"""Answers of the client, by attempt."""
 _ending: set[str] = set()
+"""Topics of clients that want no further trials."""
 
 
 def seat_of(device_key: str) -> str:
-    """The Dask resource that a worker of this version has one of: a device of a model."""
+    """The Dask resource of which a worker of this version has one: a device of a model."""
     return f"{_SEAT}{generator_version()} {device_key}"
 
 
 def seat_read(resource: str) -> tuple[str, str] | None:
-    """Version and model of such a resource; None for another one."""
+    """Version and model of a resource of `seat_of`; None for another one."""
     if not resource.startswith(_SEAT):
         return None
     version, _, key = resource.removeprefix(_SEAT).partition(" ")
@@ -75,16 +80,16 @@ def seat_read(resource: str) -> tuple[str, str] | None:
 
 @click.command()
 @click.option("--device", default="auto")
-@click.option("--cores", default="", help="Numbers of the processor's cores that it keeps to.")
+@click.option("--cores", default="", help="Numbers of the processor's cores on which the worker runs.")
 def dask_setup(worker: Worker, device: str, cores: str) -> None:
-    """Dask calls this before the worker joins its scheduler."""
-    if cores:  # one of ours; its compile processes are as many as cores, and inherit them
+    """Set a worker up before it joins its scheduler; called by Dask."""
+    if cores:  # `link` started this worker, whose compile processes inherit the cores
         quiet()
         os.sched_setaffinity(0, map(int, cores.split(",")))
         if not dask.config.get(WORKER_ROUTES):
             worker.http_server.stop()
     if worker.nanny and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the client's to answer
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the client answers Ctrl-C in a terminal
     info = choose(device).info
     _here[:] = [info]
     for resources in (worker.state.total_resources, worker.state.available_resources):
@@ -92,7 +97,7 @@ def dask_setup(worker: Worker, device: str, cores: str) -> None:
 
 
 def dask_teardown(worker: Worker) -> None:
-    """Dask calls this when the worker ends."""
+    """End the processes of a worker that ends; called by Dask."""
     with _lock.alone():
         for timer in _timers:
             timer.cancel()
@@ -100,18 +105,18 @@ def dask_teardown(worker: Worker) -> None:
 
 
 def facts() -> str:
-    """Of this worker's device; called by the client."""
+    """Facts of this worker's device as JSON; called by the client."""
     return json.dumps(_here[0].packed())
 
 
 def answer(attempt: str, text: str) -> None:
-    """What the client knows of a problem; called by the client."""
-    if attempt in _answers:  # it may have been asked for twice
+    """Take the client's files for an attempt; called by the client."""
+    if attempt in _answers:  # a second answer comes too late
         _answers[attempt].put(text)
 
 
 def end_searches(topic: str) -> None:
-    """Go on to the duel with what was found; called by the client."""
+    """Have the searches of a client end with their duels; called by the client."""
     _ending.add(topic)
 
 
@@ -119,8 +124,8 @@ class _GoneError(Exception):
     """Nobody wants the outcome: the client is gone, or the scheduler, or the worker is being closed."""
 
 
-class Attempt:
-    """One problem in hand: what is said of it, and whether anybody still listens."""
+class Attempt(Progress):
+    """One problem in hand, and its messages to the client, who gets each outcome at once."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -129,7 +134,7 @@ class Attempt:
         self._key = self._worker.get_current_task()
 
     def say(self, message: Message) -> None:
-        """To the client, by way of the scheduler, in order."""
+        """Send a message to the client through the scheduler, which keeps the order."""
         self._worker.log_event(self.task.topic, written(message))
 
     def check(self) -> None:
@@ -138,65 +143,47 @@ class Attempt:
         if state is None or state.state != "executing" or self._worker.status.name in ("closing", "closed", "failed"):
             raise _GoneError
 
-    @property
-    def ending(self) -> bool:
-        """Whether the client wants no further trials."""
-        return self.task.topic in _ending
-
     def ask(self, info: DeviceInfo, versions: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-        """What the client knows of the problem: records near it, and journals of what was tried."""
+        """Names and texts of the client's files for the problem, by folder: records and the journal of trials. Raises
+        _GoneError."""
         replies = _answers.setdefault(self.name, queue.Queue())
+        ask_at_s = time.monotonic()
         try:
-            for turn in itertools.count():
+            while True:
                 self.check()
-                if turn % _ASK_AGAIN == 0:
+                if time.monotonic() >= ask_at_s:
                     self.say(Asks(self.name, self.task.number, self._worker.address, info, versions))
+                    ask_at_s += _ASK_AGAIN_S
                 with contextlib.suppress(queue.Empty):
-                    known: dict[str, Any] = json.loads(replies.get(timeout=_LOOK_S))
-                    return known
-            raise AssertionError
+                    return cast(dict[str, Any], json.loads(replies.get(timeout=_LOOK_S)))
         finally:
             del _answers[self.name]
 
     def resign(self, info: DeviceInfo, reason: str) -> None:
-        """Take no further problems: the device is lost."""
+        """Tell the client that the device is lost, and take no further problems."""
         self.say(Loses(self.name, reason))
         sync(self._worker.loop, self._worker.set_resources, **{seat_of(info.key): 0.0})
 
-    @property
-    def folder(self) -> str:
-        """Of the worker's own, which Dask removes."""
-        return str(self._worker.local_directory)
-
-
-class Streamed(Progress):
-    """Sends each outcome to the client as soon as it is there."""
-
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
-
     def started(self, problem: Problem, device: DeviceInfo, variants: int | None, budget: Budget, resumed: int) -> None:
-        """How many variants are tried at most."""
+        """Send the number of variants that are tried at most."""
         trials = budget.trials if variants is None else min(budget.trials, variants)
-        self._attempt.say(Begins(self._attempt.name, trials, resumed))
+        self.say(Begins(self.name, trials, resumed))
 
     def tried(self, tried: Tried, best: Record | None) -> None:
-        """One more. Ends the run, once it is sent, where nobody listens any longer."""
-        entry, phases = Entry.of(tried), tried.phases
-        started = datetime.now() - timedelta(seconds=phases.verify_s + phases.time_s)
-        variant = str(tried.record.config)
-        self._attempt.say(Tells(self._attempt.name, variant, entry, started.isoformat(timespec="seconds")))
-        self._attempt.check()
-        if self._attempt.ending:
-            raise BrokenPipeError(errno.EPIPE, "the client wants no more")  # ends as by Ctrl-C: with the duel
+        """Send an outcome, then end the run where the client wants no more."""
+        entry, variant = Entry.of(tried), str(tried.record.config)
+        self.say(Tells(self.name, variant, entry, entry.started.isoformat(timespec="seconds")))
+        self.check()
+        if self.task.topic in _ending:
+            raise BrokenPipeError(errno.EPIPE, "the client wants no more")  # ends the run as Ctrl-C does, with the duel
 
     def duelling(self, configs: tuple[Config, ...]) -> None:
-        """The last moment to give up."""
-        self._attempt.check()
+        """Give up before the duel where nobody wants the outcome."""
+        self.check()
 
 
 def work(text: str) -> None:
-    """Tune a problem on this worker's device: what Dask runs. Its outcome is not returned but said, as JSON."""
+    """Tune a problem on this worker's device, as a Dask task. The outcome is a message, not the task's value."""
     attempt, info = Attempt(Task.read(text)), _here[0]
     with _serving(), contextlib.suppress(_GoneError):
         attempt.say(_outcome(attempt, info))
@@ -204,10 +191,10 @@ def work(text: str) -> None:
 
 @contextlib.contextmanager
 def _serving() -> Iterator[None]:
-    """Context of a problem in hand. Processes serve the next problem too, unless none comes in _IDLE_S seconds: to
-    start them and to open the device takes seconds."""
+    """Context of a problem in hand. Its processes serve the next problem too, unless none comes in _IDLE_S seconds:
+    starting them and opening the device takes seconds."""
     with _lock.alone():
-        if _timers:  # they wait
+        if _timers:  # the processes wait
             _timers.pop().cancel()
         else:
             _processes.enter_context(kept_between_runs())
@@ -229,12 +216,12 @@ def _end_processes() -> None:
 
 def _outcome(attempt: Attempt, info: DeviceInfo) -> Message:
     try:
-        known = attempt.ask(info, versions_of(info, compiler_for(info)))
-        with tempfile.TemporaryDirectory(prefix="tilewright-", dir=attempt.folder) as made:
-            return Ends(attempt.name, _tuned(attempt, info, known, Path(made)))
+        files = attempt.ask(info, versions_of(info, compiler_for(info)))
+        with tempfile.TemporaryDirectory(prefix="tilewright-", dir=get_worker().local_directory) as folder:
+            return Ends(attempt.name, _tuned(attempt, info, files, Path(folder)))
     except TuningError as error:
         reason = one_line(error)
-        if lost := fault(info):  # else it would fail every problem there is
+        if lost := fault(info):  # the worker would fail every other problem too
             attempt.resign(info, lost)
             raise Reschedule from error
     except (TilewrightError, OSError, MemoryError) as error:
@@ -243,30 +230,27 @@ def _outcome(attempt: Attempt, info: DeviceInfo) -> Message:
         reason = "interrupted before anything worked"
     except _GoneError:
         raise
-    except Exception as error:  # told as text: Dask would pickle it
+    except Exception as error:  # a text in a message: Dask would pickle the error
         reason = f"unexpected {type(error).__name__}: {one_line(error)}"
     return Fails(attempt.name, reason)
 
 
-def _tuned(attempt: Attempt, info: DeviceInfo, known: dict[str, Any], folder: Path) -> Result:
-    """By `tune` itself, whose store is a folder with what the client knows."""
+def _tuned(attempt: Attempt, info: DeviceInfo, files: dict[str, Any], folder: Path) -> Result:
+    """The result of `tune`, whose store is a folder with the client's files."""
     task = attempt.task
-    options = {name: value for name, value in task.options if name != "configs"}
-    configs = tuple(map(parse, dict(task.options).get("configs", ())))
-    for place, files in {**known, "spaces": dict(task.spaces)}.items():
+    options = dict(task.options)
+    options["configs"] = tuple(map(parse, options.get("configs", ())))
+    for place, texts in {**files, "spaces": dict(task.spaces)}.items():
         (folder / place).mkdir()
-        for name, text in files.items():
+        for name, text in texts.items():
             check(Path(name).name == name, f"no name of a file: {name!r}", ConfigError)
             (folder / place / name).write_text(text)
     spaces = folder / "spaces" if task.spaces else None
-    progress = Streamed(attempt)
-    return tune(
-        task.problem, device=info.selector, store=folder, spaces=spaces, configs=configs, progress=progress, **options
-    )
+    return tune(task.problem, device=info.selector, store=folder, spaces=spaces, progress=attempt, **options)
 
 
 def fault(info: DeviceInfo) -> str:
-    """Why a fresh process cannot compute the simplest product on the device; empty where it can."""
+    """Reason that a fresh process cannot compute the simplest product on the device; empty where it can."""
     child = Child()
     try:
         child.ask(("open", info, _SMALL), OPEN_LIMIT_S)

@@ -1,1 +1,1 @@
-"""Trying variants: compile pool, worker process, evaluation and the final duel."""
+"""Trials of variants: compile pool, worker process, evaluation and the final duel."""

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from multiprocessing import Pipe
 from typing import Any
@@ -22,8 +22,10 @@ from ...runtime.device.cache import remove_private
 _START = (
     "import sys; sys.path[:] = {path!r}; from {package}.tuner.measure.worker import main; main({descriptor}, {mark!r})"
 )
-_told: set[str] = set()  # what a worker warned of, once for all of them
-_kept: dict[str, list["Child"]] | None = None  # idle ones by what they were for, where runs follow each other
+_warned: set[str] = set()
+"""Texts of the warnings of all workers, each of which is shown once."""
+_idle: dict[str, list["Child"]] | None = None
+"""Idle processes by their kind of work; None outside `kept_between_runs`."""
 
 
 class ChildDiedError(Exception):
@@ -31,17 +33,17 @@ class ChildDiedError(Exception):
 
 
 class Child:
-    """One worker process: started fresh, in a process group of its own, spoken to over a connection.
+    """One worker process in a process group of its own, and a connection to it.
 
-    It does not go by `multiprocessing`, which would run the caller's main module again.
+    The process is no `multiprocessing.Process`, which would run the caller's main module again.
     """
 
     def __init__(self) -> None:
-        """Raises ConfigError for a cache that cannot be named and DeviceError without a temporary folder: not each
-        variant's fault."""
+        """Start the process. Raises ConfigError for a cache folder without a name, which each variant would meet, and
+        DeviceError without a temporary folder."""
         settings.cache_folder()
         self.connection, theirs = Pipe()
-        """Readable where an answer waits."""
+        """Connection to the process, readable where an answer waits."""
         package = __package__.partition(".")[0]
         self._mark = secrets.token_hex(8)
         code = _START.format(path=sys.path, package=package, descriptor=theirs.fileno(), mark=self._mark)
@@ -59,17 +61,17 @@ class Child:
         )
         theirs.close()
         self.deadline = float("inf")
-        """When the answer to the first job is overdue, by time.monotonic()."""
+        """Time at which the answer to the first job is overdue, by time.monotonic()."""
         self.jobs: deque[tuple[Any, float]] = deque()
-        """What it was asked and not answered yet, with the limit of each in seconds."""
+        """Jobs without an answer yet, and the limit of each in seconds."""
 
     @property
     def job(self) -> Any:
-        """What it is working on; None while it is idle."""
+        """The first job without an answer; None while the process is idle."""
         return self.jobs[0][0] if self.jobs else None
 
     def send(self, question: tuple[Any, ...], job: Any, limit_s: float) -> None:
-        """Ask by the name of a worker's method and what it is given; the answer is due within `limit_s` of the answer
+        """Send the name of a worker's method and its arguments; the answer is due `limit_s` seconds after the answer
         before it. Raises ChildDiedError."""
         if not self.jobs:
             self.deadline = time.monotonic() + limit_s
@@ -80,29 +82,29 @@ class Child:
             raise ChildDiedError(self._last_words()) from error
 
     def receive(self) -> Any:
-        """The answer to the first job, waiting for it: what the method gave, or the error it raised. What the worker
-        warned of is warned of here, once. Raises ChildDiedError."""
+        """Wait for the answer to the first job: the method's value, or the error that it raised. The worker's warnings
+        are shown here, each once. Raises ChildDiedError."""
         try:
-            answer, told = self.connection.recv()
+            answer, warned = self.connection.recv()
         except (OSError, EOFError) as error:
             raise ChildDiedError(self._last_words()) from error
-        for warning in told:
-            if str(warning) not in _told:
-                _told.add(str(warning))
+        for warning in warned:
+            if str(warning) not in _warned:
+                _warned.add(str(warning))
                 warnings.warn(warning, stacklevel=2)
         self.jobs.popleft()
         self.deadline = time.monotonic() + self.jobs[0][1] if self.jobs else float("inf")
         return answer
 
     def drain(self) -> None:
-        """Drop the answers that are there by now."""
+        """Drop the answers that have come."""
         with contextlib.suppress(ChildDiedError, OSError):
             while self.jobs and self.connection.poll():
                 self.receive()
 
     def ask(self, question: tuple[Any, ...], limit_s: float) -> Any:
-        """Ask, wait and return what the method gave. Raises what it raised, and ChildDiedError, also when the answer is
-        overdue (the child is ended then)."""
+        """Ask a question and wait for the method's value. Raises the method's error, and ChildDiedError, also when the
+        answer is overdue, which ends the process."""
         self.send(question, question, limit_s)
         if not self.connection.poll(limit_s):
             self.end()
@@ -124,7 +126,7 @@ class Child:
         return f"{how}: {lines[-1][:300]}" if lines else how
 
     def end(self) -> None:
-        """End the process and all that it started. Waits until it is gone."""
+        """End the process and all processes that it started, and wait until it is gone."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -134,31 +136,30 @@ class Child:
 
     @property
     def idle(self) -> bool:
-        """Whether it is there and has nothing to do."""
+        """Whether the process runs and has no job."""
         return not self.jobs and self._process.poll() is None
 
 
 @contextlib.contextmanager
 def kept_between_runs() -> Iterator[None]:
-    """Within, processes that a run leaves serve the next one: starting them, and the device, takes seconds."""
-    global _kept
-    if _kept is not None:  # whoever is outside ends them
+    """Context in which a run's processes serve the next run: starting them, and the device, takes seconds."""
+    global _idle
+    if _idle is not None:  # the outer context ends them
         yield
         return
-    _kept = {}
+    _idle = defaultdict(list)
     try:
         yield
     finally:
-        left, _kept = _kept, None
-        for child in itertools.chain(*left.values()):
+        children, _idle = [*itertools.chain(*_idle.values())], None
+        for child in children:
             child.end()
 
 
 def child_for(work: str) -> Child:
-    """A process for some work: one that did such work before, where there is one, else a new one."""
-    waiting = _kept.get(work, []) if _kept is not None else []
-    while waiting:
-        child = waiting.pop()
+    """A process that did such work before, where there is one, else a new one."""
+    while _idle and _idle[work]:
+        child = _idle[work].pop()
         if child.idle:
             return child
         child.end()
@@ -167,7 +168,7 @@ def child_for(work: str) -> Child:
 
 def leave(child: Child, work: str) -> None:
     """End a process, or keep it for the next run."""
-    if _kept is not None and child.idle:
-        _kept.setdefault(work, []).append(child)
+    if _idle is not None and child.idle:
+        _idle[work].append(child)
     else:
         child.end()

@@ -1,7 +1,7 @@
-"""Who wins: contenders timed side by side, paired round by round."""
+"""The winner of a duel: contenders timed side by side, paired round by round."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...codegen.config import Config
 from ...codegen.errors import TuningError
@@ -14,69 +14,72 @@ from .evaluate import Duel, tied
 from .ratios import median, noisy, paired, paired_if_timed, spread
 
 NAIVE = next(iter(families().values()))()
-"""What every result is compared with: the defaults of the simplest family."""
+"""The default config of the simplest family, with which every result is compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One line of the final table."""
+    """A config or the vendor's library in a duel: one line of the final table."""
 
     config: Config | None
     """The variant; None for the vendor's library."""
     measurement: Measurement
-    """Its times in the duel."""
+    """Times in the duel."""
     accuracy: Accuracy
-    """Its error on the duel's inputs."""
+    """Error on the duel's inputs."""
     ratio_vendor: float | None
-    """Median over the rounds of the vendor's time over this one's: above 1 is faster than the vendor. None where the
-    times were too noisy, as for all ratios."""
+    """Median over the rounds of the vendor's time over this contender's: above 1 is faster than the vendor. None, as
+    all ratios, where the times were too noisy or there is no vendor's library."""
     interval: tuple[float, float] | None
-    """Confidence interval of that ratio, 95% or what the rounds allow."""
+    """Confidence interval of `ratio_vendor`, 95% or as the rounds allow."""
     between_us: float | None = None
-    """Median of what it adds to a kernel of another library that comes between two products, where that was timed."""
+    """Median microseconds that the contender adds to a kernel of another library between two products, where timed."""
     between_ratio: float | None = None
-    """The ratio of these times, and its interval. The winner is decided by the first ratio."""
+    """Ratio to the vendor's `between_us`, which decides nothing."""
     between_interval: tuple[float, float] | None = None
+    """Confidence interval of `between_ratio`."""
     stored: bool = False
-    """Whether the store had it for the problem before the duel."""
+    """Whether the store had the config for the problem before the duel."""
 
 
 def judge(duel: Duel, only_compared: tuple[Config, ...] = (), stored: Sequence[Config] = ()) -> tuple[Contender, ...]:
-    """The contenders of a duel: the winner, then the others, fastest first.
+    """The contenders of a duel: the winner, then the others, fastest first. Raises TuningError where none can win.
 
-    Ratios are None where the vendor's library could not be had.
-
-    Of those tied with the fastest the first of `stored` stays, else the canonical first wins; `only_compared` names
-    contenders that cannot win, beside the vendor's library. A duel that was too noisy has no ratios.
+    Among the contenders tied with the fastest the first of `stored` wins, else the canonical first. `only_compared` and
+    the vendor's library cannot win.
     """
-    comparable = not noisy(aa_spread(duel))
-    vendor = next((side for side in duel if side.config is None), None)
+    rival = None if noisy(aa_spread(duel)) else next((side for side in duel if side.config is None), None)
     contenders = []
     for side in duel:
         samples = side.measurement.samples_us
-        theirs = vendor.measurement.samples_us[: len(samples)] if vendor else ()
-        theirs_between = vendor.between_us if vendor else ()
-        ratio, within = paired(theirs, samples) if comparable and theirs else (None, None)
-        beside = median(side.between_us), *paired_if_timed(theirs_between if comparable else (), side.between_us)
-        contender = Contender(side.config, side.measurement, side.accuracy, ratio, within, *beside)
-        contenders.append(replace(contender, stored=side.config in stored))
+        ratio, interval = paired_if_timed(rival.measurement.samples_us[: len(samples)] if rival else (), samples)
+        between_ratio, between_interval = paired_if_timed(rival.between_us if rival else (), side.between_us)
+        contenders.append(
+            Contender(
+                config=side.config,
+                measurement=side.measurement,
+                accuracy=side.accuracy,
+                ratio_vendor=ratio,
+                interval=interval,
+                between_us=median(side.between_us),
+                between_ratio=between_ratio,
+                between_interval=between_interval,
+                stored=side.config in stored,
+            )
+        )
     contenders.sort(key=lambda contender: contender.measurement.median_us)
     places = {config: place for place, config in enumerate(stored)}
-    ours = [
-        ((places.get(c.config, len(places)), c.config.canonical), c)
-        for c in contenders
-        if c.config is not None and c.config not in only_compared
-    ]
+    ours = [(c.config, c) for c in contenders if c.config is not None and c.config not in only_compared]
     if not ours:
         raise TuningError("nobody to judge")
-    fastest = ours[0][1].measurement.median_us
-    equal = [pair for pair in ours if tied(pair[1].measurement.median_us, fastest)]
-    _, first = min(equal, key=lambda pair: pair[0])
+    fastest_us = ours[0][1].measurement.median_us
+    equal = [(config, c) for config, c in ours if tied(c.measurement.median_us, fastest_us)]
+    _, first = min(equal, key=lambda pair: (places.get(pair[0], len(places)), pair[0].canonical))
     return (first, *(contender for contender in contenders if contender is not first))
 
 
 def aa_spread(duel: Duel) -> float | None:
-    """How far a contender was from itself in the same rounds, as a share; None where that was not timed."""
+    """Share by which a contender differed from itself in the same rounds; None where none was timed twice."""
     twice = next((side for side in duel if side.again_us), None)
     return None if twice is None else spread(paired(twice.again_us, twice.measurement.samples_us)[1])
 
@@ -88,7 +91,7 @@ def decided(
     versions: tuple[tuple[str, str], ...],
     effort: str = "",
 ) -> Record:
-    """The record of the winner, the first of `judge`'s contenders."""
+    """The record of the winner, the first contender that `judge` returned."""
     first = contenders[0]
     assert first.config is not None
     vendor_us = next((c.measurement.median_us for c in contenders if c.config is None), None)

@@ -1,4 +1,4 @@
-"""Trying variants in this process: compile, verify, time. A failure is a record, not an exception."""
+"""Trials of variants in this process: compile, verify, time. A failure is a record, not an exception."""
 
 import math
 import statistics
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from functools import cached_property
+from typing import Any, TypeAlias
 
 from ...codegen.config import Config
 from ...codegen.errors import CompileError, ConfigError, DeviceError, DeviceFaultError, LaunchError
@@ -26,37 +27,41 @@ from ...runtime.store.versions import versions_of
 from .rounds import side_by_side
 
 MEASURING = Lock()
-"""Held while a product of the caller's is measured in this process: two at a time would disturb each other's times."""
-AHEAD_OF_THREADS = 2
-"""Variants that wait, compiled or for a thread, where several threads compile."""
+"""Lock of measurements in the user's own process: two at a time would disturb each other's times."""
+THREAD_QUEUE = 2
+"""Variants that wait for a thread or for the bench, where several threads compile."""
 TIE = 0.005
-"""Contenders nearer than this are equal."""
+"""Share of the fastest time within which contenders are equal."""
 _BETWEEN_ROUNDS = 7
-FAR_BEHIND, _FEW_ROUNDS, _LONG_US = 4.0, 3, 1e5
-"""Contenders that take so many times as long as the fastest config have so many rounds, by themselves; one product
-where it takes so long."""
+"""Rounds with another library's kernel between two products."""
+MUCH_SLOWER = 4.0
+"""Factor on the fastest config's time beyond which a contender is timed in rounds of its own."""
+_FEW_ROUNDS = 3
+"""Rounds of such a contender."""
+_LONG_US = 1e5
+"""Microseconds of a product beyond which such a contender runs once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Where the time of one try went, in seconds."""
+    """Seconds that one trial took, by phase."""
 
     compile_s: float = 0.0
-    """Rendering, compiling and loading."""
+    """Seconds of rendering, compiling and loading."""
     verify_s: float = 0.0
-    """Checking results against the reference."""
+    """Seconds of checking results against the reference."""
     time_s: float = 0.0
-    """Timing."""
+    """Seconds of timing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A variant's record and what trying it cost."""
+    """The record of a trial and its cost."""
 
     record: Record
     phases: Phases
     fault: bool = False
-    """The device is in error and this process must not go on with it."""
+    """Whether the device is in error, so that this process must not go on with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,35 +71,35 @@ class Side:
     config: Config | None
     """The variant; None for the vendor's library."""
     measurement: Measurement
-    """One time a round, in the rounds' order; fewer of one far behind, from rounds of its own."""
+    """One time a round, in the rounds' order; fewer for a much slower side, from rounds of its own."""
     accuracy: Accuracy
-    """The error over its bound on these inputs."""
+    """Error over its bound on these inputs."""
     between_us: tuple[float, ...] = ()
-    """What it adds, one time a round, to a kernel of another library that comes between two products; nothing for one
-    far behind, and where that was not timed."""
+    """Microseconds that the side adds to a kernel of another library between two products, one time a round; empty for
+    a much slower side, and where this was not timed."""
     again_us: tuple[float, ...] = ()
-    """Its times as a further contender of the same rounds, of the one that was the fastest at first: what the duel
-    itself is worth."""
+    """Microseconds of the config that was the fastest at first, as a further contender of the same rounds; empty for
+    the others. They show the precision of the duel."""
 
 
 Duel: TypeAlias = tuple[Side, ...]
 
 
 class Bench:
-    """Verifies and times variants of one problem on one device. Inputs and reference are made once."""
+    """Verifies and times variants of one problem on one device, with one set of inputs and one reference."""
 
     def __init__(self, device: Device, problem: Problem) -> None:
         self.device = device
         self.problem = problem
         self._versions = versions_of(device.info, device.compiler)
-        # An array library compiles each operation when it first meets it: paid here, not by the first variant, whose
-        # time is limited, and what comparing takes beside what the reference does.
+        # An array library compiles each operation at its first use: here, since the time of a variant is limited, and
+        # the operations of comparing while the reference is computed.
         with ThreadPoolExecutor(1) as aside, device.entered():
             compiling = None if device.info.arch.is_host else aside.submit(compile_check, device, problem)
             self._verifier = Verifier(device, problem)
             if compiling is not None:
                 compiling.result()
-            # Nothing is launched, so what the check says does not matter.
+            # Nothing is launched, so that the verdict does not matter.
             self._verifier.check(lambda a, b, c, alpha, beta: None)
             self._timer = Timer(device, problem)
         self._spent: dict[str, float] = {}
@@ -109,53 +114,44 @@ class Bench:
             self._spent[name] = self._spent.get(name, 0.0) + time.perf_counter() - start
 
     def try_variant(self, config: Config, stop_above_us: float = math.inf) -> Tried:
-        """Compile, verify, then time one variant; it is stopped early if it is slower than `stop_above_us`."""
+        """Compile, verify, then time one variant; timing ends early for one slower than `stop_above_us`."""
         self._spent = {}
-        status, reason, fault, digest = Status.OK, "", False, ""
-        accuracy: Accuracy | None = None
-        measurement: Measurement | None = None
+        facts: dict[str, Any] = {"status": Status.OK}
+        fault = False
         try:
             with self._phase("compile_s"):
                 kernel = prepare(self.device, self.problem, config)
-                digest = kernel.source.digest
+                facts["digest"] = kernel.source.digest
             with self._phase("verify_s"):
                 verdict = self._verifier.check(kernel.launch)
-                accuracy, reason = verdict.accuracy, verdict.reason
-            if reason:
-                status = Status.WRONG_RESULT
+                facts |= {"accuracy": verdict.accuracy, "reason": verdict.reason}
+            if verdict.reason:
+                facts["status"] = Status.WRONG_RESULT
             else:
                 with self._phase("time_s"):
-                    measurement = self._timer.measure(kernel.launch, stop_above_us)
+                    facts["measurement"] = self._timer.measure(kernel.launch, stop_above_us)
         except FAILURES as error:
-            status, reason, fault = status_of(error), one_line(error), isinstance(error, DeviceFaultError)
-        record = Record(
-            problem=self.problem,
-            device=self.device.info.key,
-            config=config,
-            status=status,
-            reason=reason,
-            measurement=measurement,
-            accuracy=accuracy if status in (Status.OK, Status.WRONG_RESULT) else None,
-            versions=self._versions,
-            digest=digest,
-        )
+            facts |= {"status": status_of(error), "reason": one_line(error), "accuracy": None}
+            fault = isinstance(error, DeviceFaultError)
+        key = self.device.info.key
+        record = Record(problem=self.problem, device=key, config=config, versions=self._versions, **facts)
         return Tried(record, Phases(**self._spent), fault)
 
     def warm(self) -> None:
-        """Have the vendor's library load its kernel for the problem, which can take it seconds, and the device raise
-        its clocks. Raises one of FAILURES."""
+        """Run the vendor's library once, which can take seconds to load its kernel, so that the device raises its
+        clocks too. Raises one of FAILURES."""
         with self.device.entered():
             self._timer.sample_us(self._timer.ready(self.device.vendor(self.problem)))
 
     def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0, brief: bool = False) -> Duel:
-        """Time the configs and the vendor's library, where it can be had, side by side.
+        """Time the configs and, where there is one, the vendor's library side by side.
 
-        So many rounds, and where they take less than `seconds` more of them. Each is checked again first, and a config
-        that is wrong is left out. Configs far behind the fastest have a few rounds of their own afterwards: they would
-        take most of the time, and while they leave the device half idle it gathers clocks for whoever comes next. The
-        one that is the fastest at first is two contenders. Buffers are such as no earlier timing used, and the others
-        have further rounds with another library's kernel between two products, unless it is to be `brief`: then a
-        library that is wrong is left out too. Raises LaunchError, and ConfigError where every config is wrong.
+        There are `rounds` rounds, and more while they take less than `seconds`. Each side is checked before, and a
+        wrong config is left out. Much slower configs have a few rounds of their own afterwards: they would take most of
+        the time, and the device, half idle, would raise its clocks for the next contender. The config that is the
+        fastest at first is timed twice a round. The duel has buffers of its own, and further rounds with another
+        library's kernel between two products, unless it is `brief`: then a wrong library is left out too. Raises
+        LaunchError, and ConfigError where every config is wrong.
         """
         with self.device.entered():
             contenders: dict[Config | None, Launch] = {
@@ -178,50 +174,46 @@ class Bench:
             plan = TimingPlan.side_by_side(self.device)
             timer = self._timer if brief else Timer(self.device, self.problem, seed=103, plan=plan)
             alone_us = {config: timer.ready(contenders[config]).first_us for config in configs}
-            behind = [config for config, us in alone_us.items() if us > FAR_BEHIND * min(alone_us.values())]
-            near = {config: launch for config, launch in contenders.items() if config not in behind}
+            slower = [config for config, us in alone_us.items() if us > MUCH_SLOWER * min(alone_us.values())]
+            near = {config: launch for config, launch in contenders.items() if config not in slower}
             fastest = min(alone_us, key=lambda config: alone_us[config])
-            found = side_by_side(timer, near, rounds, twice=fastest, seconds=seconds)
-            samples = dict(found.samples)
-            if behind:
-                few = min(rounds, _FEW_ROUNDS)
-                short: dict[Config | None, Launch] = {c: contenders[c] for c in behind if alone_us[c] < _LONG_US}
-                samples.update(side_by_side(timer, short, few).samples)
-                for config in behind:
-                    samples.setdefault(config, [alone_us[config]])
+            timed = side_by_side(timer, near, rounds, twice=fastest, seconds=seconds)
+            short: dict[Config | None, Launch] = {c: contenders[c] for c in slower if alone_us[c] < _LONG_US}
+            few = side_by_side(timer, short, min(rounds, _FEW_ROUNDS)).samples if short else {}
+            samples = {config: [us] for config, us in alone_us.items()} | timed.samples | few
             between = _between(timer, near) if timer.plan.between and not brief else {}
             medians = {config: statistics.median(samples[config]) for config in configs}
-            # Operands of gigabytes take a second to be copied: for those alone that may win.
+            # Copying operands of gigabytes takes a second: only configs that may win are timed end to end.
             may_win = [config for config in configs if tied(medians[config], min(medians.values())) and not brief]
             whole: dict[Config | None, float] = {config: timer.end_to_end_us(contenders[config]) for config in may_win}
             return tuple(
                 Side(
                     config,
-                    summarise(samples[config], found.clock_mhz, whole.get(config)),
+                    summarise(samples[config], timed.clock_mhz, whole.get(config)),
                     verdicts[config].accuracy,
                     tuple(between.get(config, ())),
-                    tuple(found.again) if config == fastest else (),
+                    tuple(timed.again) if config == fastest else (),
                 )
                 for config in contenders
             )
 
 
 def tied(us: float, fastest_us: float) -> bool:
-    """Whether a contender is as good as the fastest."""
+    """Whether a contender's time counts as equal to the fastest time."""
     return us <= fastest_us * (1 + TIE)
 
 
 def _between(timer: Timer, contenders: dict[Config | None, Launch]) -> dict[Config | None, list[float]]:
-    """What each adds to another library's kernel, round by round."""
+    """Microseconds that each contender adds to another library's kernel, round by round."""
     followed: dict[Config | str | None, Launch] = {config: timer.followed(each) for config, each in contenders.items()}
     samples = side_by_side(timer, {**followed, "alone": timer.followed()}, _BETWEEN_ROUNDS).samples
     return {config: added_us(samples[config], samples["alone"]) for config in contenders}
 
 
 class InProcess:
-    """`Isolated` without processes: threads compile, and who asks for results verifies and times.
+    """Evaluator of variants in this process: threads compile, and `results` verifies and times in the caller's thread.
 
-    A crash ends the caller. With one thread there is one variant at a time, for debugging.
+    A crash ends the process. With one thread there is one variant at a time, for debugging.
     """
 
     compilers = ()
@@ -229,42 +221,40 @@ class InProcess:
     def __init__(
         self, info: DeviceInfo, problem: Problem, device: Device | None = None, threads: int = 1, brief: bool = False
     ) -> None:
-        """`device` is the opened one where there is one; `brief` makes the duel so."""
+        """Take an open `device`, or open one; `brief` is the kind of duel."""
         self.given_up = ""
-        """The fault of the device that ended the run."""
+        """The fault of the device that ended the run; empty while it goes on."""
         self._info, self._problem, self._threads, self._brief = info, problem, threads, brief
         self._device = open_device(info) if device is None else device
         self._pool = ThreadPoolExecutor(threads, "compiler")
         self._waiting: dict[Future[float], Config] = {}
-        self._made: Bench | None = None
 
-    @property
+    @cached_property
     def _bench(self) -> Bench:
-        """Made when it is first asked for, while threads compile: on a bare machine it has much to compile too."""
-        if self._made is None:
-            self._made = Bench(self._device, self._problem)
-            if self._brief and not self._info.arch.is_host:
-                with suppress(*FAILURES):
-                    self._made.warm()  # compilers are under way, so this takes no time of its own
-        return self._made
+        """The bench, which is made while threads compile: without a cache it has much to compile too."""
+        bench = Bench(self._device, self._problem)
+        if self._brief and not self._info.arch.is_host:
+            with suppress(*FAILURES):
+                bench.warm()  # compilers are under way, so this takes no time of its own
+        return bench
 
     def room(self) -> int:
-        """Enough under way that no thread waits."""
-        return self._threads + (AHEAD_OF_THREADS if self._threads > 1 else 0) - len(self._waiting)
+        """Number of variants to submit, so that no thread waits."""
+        return self._threads + (THREAD_QUEUE if self._threads > 1 else 0) - len(self._waiting)
 
     def submit(self, config: Config) -> None:
-        """Have a variant compiled, and keep it for `results`."""
-        # Rendered here: the first time templates are compiled, which threads would do side by side under one lock.
+        """Have a thread compile a variant for `results`."""
+        # The caller renders: the first rendering compiles templates, for which threads would wait at one lock.
         try:
             source = render(self._problem, config, self._info)
             future = self._pool.submit(_compiled, self._device, source)
-        except FAILURES:  # told by `try_variant`
+        except FAILURES:  # `try_variant` meets it again and records it
             future = Future()
             future.set_result(0.0)
         self._waiting[future] = config
 
     def results(self, timeout_s: float, stop_above_us: float) -> list[Tried]:
-        """Try a variant that is compiled, the one that was submitted first."""
+        """Try the compiled variant that was submitted first, after a wait of `timeout_s` seconds at most."""
         bench = self._bench
         if self._info.arch.is_host:
             wait(self._waiting)  # compilers would take the processor from what is timed
@@ -279,16 +269,16 @@ class InProcess:
         return [replace(tried, phases=phases)]
 
     def busy(self) -> bool:
-        """Whether one waits."""
+        """Whether any variant waits."""
         return bool(self._waiting)
 
     def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
-        """Time some side by side."""
+        """Time configs side by side, as `Bench.duel`; variants that wait are dropped."""
         self.close()
         return self._bench.duel(configs, rounds, seconds, self._brief)
 
     def use(self, duel_s: float) -> tuple[float | None, float | None]:
-        """Unknown."""
+        """None for both: nothing shows when this process was busy."""
         return None, None
 
     def close(self) -> None:
@@ -297,18 +287,18 @@ class InProcess:
 
 
 def _compiled(device: Device, source: KernelSource) -> float:
-    """Compile a kernel, which ends in the cache; the seconds that it took. A failure is told by who tries it."""
+    """Compile a kernel into the cache and return the seconds it took; `try_variant` meets a failure again."""
     with suppress(*FAILURES):
         return compile_cached(device.compiler, source).seconds
     return 0.0
 
 
 FAILURES = (ConfigError, CompileError, LaunchError, DeviceError, MemoryError)
-"""What trying a variant may raise; a DeviceFaultError is a LaunchError."""
+"""Errors of a trial; a DeviceFaultError is a LaunchError."""
 
 
 def status_of(error: Exception) -> Status:
-    """How a variant ended that raised one of FAILURES."""
+    """Status of a variant that raised one of FAILURES."""
     kinds = {ConfigError: Status.PRUNED, CompileError: Status.COMPILE_ERROR, DeviceFaultError: Status.CRASHED}
     return next((status for kind, status in kinds.items() if isinstance(error, kind)), Status.LAUNCH_ERROR)
 

@@ -1,7 +1,7 @@
-"""Variants on their way: compiled ahead in a pool of processes, then verified and timed one at a time by a worker.
+"""Variants on their way: a pool of processes compiles them, then a worker verifies and times one at a time.
 
-The parent never touches the device. A worker that crashes, hangs or leaves the device in error is ended and started
-anew; the variant it was on keeps the blame.
+The parent never touches the device. A fresh worker replaces one that crashes, hangs or leaves the device in error; the
+variant that it had in hand takes the blame.
 """
 
 import math
@@ -10,7 +10,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
-from typing import cast
+from typing import Any, cast
 
 from ...codegen.config import Config
 from ...codegen.errors import ConfigError, TilewrightError, TuningError
@@ -22,34 +22,40 @@ from .child import Child, ChildDiedError, child_for, leave
 from .evaluate import Duel, Phases, Tried, one_line, status_of
 
 COMPILE_LIMIT_S = 60.0
+"""Seconds that compiling one variant may take."""
 OPEN_LIMIT_S = 180.0
+"""Seconds that opening a device may take."""
 TRY_LIMIT_S = 10.0
+"""Seconds that checking and timing one variant may take."""
 TRY_OVER_INCUMBENT = 20
-"""A variant may take TRY_LIMIT_S, or this many times the incumbent's product if that is more."""
+"""Products of the incumbent for whose time a variant may run, where this is more than TRY_LIMIT_S."""
 DUEL_LIMIT_S = 180.0
+"""Seconds that a duel may take."""
 MAX_RESTARTS = 3
+"""Ends of the measuring process in a row that end a run."""
 WORKER_QUEUE = 2
-"""Variants the worker holds: the one it is on, and the next, so that it never waits for the parent."""
+"""Variants that the worker holds: the current one and the next, so that it never waits for the parent."""
 MOST_COMPILERS = 20
-"""Compile processes at most: with more of them too many variants would be chosen before what is under way has come
-out."""
+"""Compile processes at most: with more, the sampler would choose too many variants before earlier outcomes are in."""
 READY = 4
 """Variants that wait for a compile process, or for the worker once they are compiled."""
-
 _COMPILING, _MEASURING = "compiling", "measuring"
+"""Kinds of work for which `child_for` keeps processes."""
 
 
 @dataclass(slots=True)
 class _Job:
     config: Config
     compile_s: float = 0.0
+    """Seconds that compiling took."""
     code: str = ""
+    """Digest of the machine code, once it is compiled."""
     check: bool = False
-    """The incumbent, tried again in a fresh worker: not a result."""
+    """Whether this is the incumbent, tried again in a fresh worker, whose outcome is no result."""
 
 
 class Isolated:
-    """A pool of compile processes and one measuring worker."""
+    """Evaluator of variants with a pool of compile processes and one measuring worker."""
 
     def __init__(self, info: DeviceInfo, problem: Problem) -> None:
         self._info, self._problem = info, problem
@@ -58,35 +64,37 @@ class Isolated:
         self.compilers = [child_for(_COMPILING) for _ in range(count)]
         """Compile processes."""
         self._worker = child_for(_MEASURING)
-        self._opened = False
         self._sound = False
-        """Whether the worker's device is known to be in order: it came to the end of a duel."""
+        """Whether the device is in order: the worker came to the end of a duel."""
         self._to_compile: deque[_Job] = deque()
         self._compiled: deque[_Job] = deque()
-        self._known: dict[str, Record] = {}
+        self._records: dict[str, Record] = {}
+        """Records of measured variants, by the digest of their machine code."""
         self._out: list[Tried] = []
+        """Outcomes that `results` has not returned yet."""
         self._restarts = 0
         self.given_up = ""
-        """The crashes that ended the run."""
+        """The crashes that ended the run; empty while it goes on."""
         self._begun = 0.0
+        """Time at which the worker began its first job, by time.monotonic()."""
         self._incumbent: Record | None = None
         self._started = time.monotonic()
         self._spans: list[tuple[float, float]] = []
-        """When the worker had a variant in hand: begin and end of each, by time.monotonic()."""
+        """Begin and end of each job of the worker, by time.monotonic()."""
         self._open_worker()
 
     def _open_worker(self) -> None:
-        # The answer is read with the others: compiling goes on while the device starts.
+        # `_read` takes the answer, without a job: compiling goes on while the device starts.
         self._opened = False
-        self._worker.send(("open", self._info, self._problem), "open", OPEN_LIMIT_S)
+        self._worker.send(("open", self._info, self._problem), None, OPEN_LIMIT_S)
 
     def room(self) -> int:
-        """Enough under way that neither compilers nor worker wait."""
+        """Number of variants to submit, so that neither compilers nor worker wait."""
         under_way = len(self._to_compile) + len(self._compiled) + sum(c.job is not None for c in self.compilers)
         return len(self.compilers) + READY - under_way
 
     def busy(self) -> bool:
-        """Whether anything is under way."""
+        """Whether any variant is under way."""
         measuring = self._opened and self._worker.job is not None
         return bool(self._to_compile or self._compiled or measuring or any(c.job for c in self.compilers))
 
@@ -95,7 +103,8 @@ class Isolated:
         self._to_compile.append(_Job(config))
 
     def results(self, timeout_s: float, stop_above_us: float) -> list[Tried]:
-        """Hand out work, wait for answers, collect what has come out."""
+        """Hand out variants and return the outcomes that came, after `timeout_s` at most. Raises TuningError where the
+        device cannot be opened, or the best variant fails in a fresh worker."""
         end = time.monotonic() + timeout_s
         while not self._out:
             self._hand_out(stop_above_us)
@@ -107,102 +116,80 @@ class Isolated:
         return done
 
     def _hand_out(self, stop_above_us: float) -> None:
-        for place, child in enumerate(self.compilers):
+        for child in list(self.compilers):
             if child.job is None and self._to_compile:
-                waiting = self._to_compile.popleft()
-                try:
-                    child.send(("compile", self._info, self._problem, waiting.config), waiting, COMPILE_LIMIT_S)
-                except ChildDiedError as error:
-                    self._compiler_died(place, waiting, Status.CRASHED, str(error))
-        while self._opened and len(self._worker.jobs) < WORKER_QUEUE:
-            job = self._next_compiled()
-            if job is None:
-                break
-            if job.code in self._known and not job.check:
-                # Its machine code was measured already under another name.
-                record = replace(self._known[job.code], config=job.config)
-                self._out.append(Tried(record, Phases(compile_s=job.compile_s)))
+                job = self._to_compile.popleft()
+                self._send(child, ("compile", self._info, self._problem, job.config), job, COMPILE_LIMIT_S)
+        while self._opened and len(self._worker.jobs) < WORKER_QUEUE and (waiting := self._next_compiled()):
+            if waiting.code in self._records and not waiting.check:
+                # The machine code was measured already under another name.
+                record = replace(self._records[waiting.code], config=waiting.config)
+                self._out.append(Tried(record, Phases(compile_s=waiting.compile_s)))
                 continue
             if not self._worker.jobs:
                 self._begun = time.monotonic()
             incumbent_s = self._incumbent.median_us / 1e6 if self._incumbent else 0.0
             limit_s = max(TRY_LIMIT_S, TRY_OVER_INCUMBENT * incumbent_s)
-            try:
-                self._worker.send(("try_variant", job.config, stop_above_us), job, limit_s)
-            except ChildDiedError as error:
-                self._worker_died(Status.CRASHED, str(error))
+            self._send(self._worker, ("try_variant", waiting.config, stop_above_us), waiting, limit_s)
+
+    def _send(self, child: Child, question: tuple[Any, ...], job: _Job, limit_s: float) -> None:
+        try:
+            child.send(question, job, limit_s)
+        except ChildDiedError as error:
+            self._died(child, Status.CRASHED, str(error))
 
     def _next_compiled(self) -> _Job | None:
         """The first job whose machine code the worker has not in hand; a twin waits for the other's record."""
         in_hand = {job.code for job, _ in self._worker.jobs}
-        for place, job in enumerate(self._compiled):
-            if job.code not in in_hand:
-                del self._compiled[place]
-                return job
-        return None
+        job = next((job for job in self._compiled if job.code not in in_hand), None)
+        if job is not None:
+            self._compiled.remove(job)
+        return job
 
     def _wait(self, timeout_s: float) -> None:
         children = [*self.compilers, self._worker]
         nearest = min(child.deadline for child in children) - time.monotonic()
         ready = wait([child.connection for child in children], max(0.0, min(timeout_s, nearest)))
         for child in children:
-            if child.connection not in ready:
-                continue
-            if child is self._worker:
-                self._worker_spoke()
-            else:
-                self._compiler_spoke(self.compilers.index(child))
+            if child.connection in ready:
+                self._read(child)
         now = time.monotonic()
-        for place, child in enumerate(self.compilers):
+        for child in [*self.compilers, self._worker]:
             if now > child.deadline:
-                self._compiler_died(place, child.job, Status.TIMEOUT, f"compiling took over {COMPILE_LIMIT_S:.0f} s")
-        if now > self._worker.deadline:
-            self._worker_died(Status.TIMEOUT, "it did not end in time")
+                limit = "it did not end in time" if child is self._worker else f"it took over {COMPILE_LIMIT_S:.0f} s"
+                self._died(child, Status.TIMEOUT, limit)
 
-    def _compiler_spoke(self, place: int) -> None:
-        child = self.compilers[place]
+    def _read(self, child: Child) -> None:
+        """Take a child's answer to its first job."""
         job = child.job
         try:
             answer = child.receive()
         except ChildDiedError as error:
-            self._compiler_died(place, job, Status.CRASHED, f"compiling: {error}")
+            self._died(child, Status.CRASHED, str(error))
             return
-        if isinstance(answer, Exception):
-            self._failed(job, status_of(answer), one_line(answer))
-        else:
-            job.code, job.compile_s = answer
-            self._compiled.append(job)
-
-    def _compiler_died(self, place: int, job: _Job | None, status: Status, reason: str) -> None:
-        self.compilers[place].end()
-        self.compilers[place] = Child()
-        if job is not None:
-            self._failed(job, status, reason)
-
-    def _worker_spoke(self) -> None:
-        job = self._worker.job
-        try:
-            answer = self._worker.receive()
-        except ChildDiedError as error:
-            self._worker_died(Status.CRASHED, str(error))
-            return
-        if job == "open":
+        if job is None:
             if isinstance(answer, Exception):
                 raise TuningError(f"the device cannot be opened: {one_line(answer)}")
             self._opened = True
             return
-        self._count_busy()
+        if child is self._worker:
+            self._count_busy()
         if isinstance(answer, Exception):
             self._failed(job, status_of(answer), one_line(answer))
-            return
-        tried: Tried = answer
+        elif child is self._worker:
+            self._measured(job, answer)
+        else:
+            job.code, job.compile_s = answer
+            self._compiled.append(job)
+
+    def _measured(self, job: _Job, tried: Tried) -> None:
         tried = replace(tried, phases=replace(tried.phases, compile_s=tried.phases.compile_s + job.compile_s))
         if job.check:
             if tried.record.status is not Status.OK:
                 raise TuningError(f"in a fresh process the best variant no longer works: {tried.record.reason}")
             return
         self._out.append(tried)
-        self._known[job.code] = tried.record
+        self._records[job.code] = tried.record
         if tried.fault:
             self._restart(tried.record.reason)
             return
@@ -213,24 +200,30 @@ class Isolated:
     def _count_busy(self) -> None:
         now = time.monotonic()
         self._spans.append((self._begun, now))
-        self._begun = now  # of the job behind it, if there is one
+        self._begun = now  # the next job, if there is one, begins now
 
-    def _worker_died(self, status: Status, reason: str) -> None:
-        """The first job takes the blame; what waited behind it is handed to the next worker."""
-        job = self._worker.job
-        if isinstance(job, _Job):
+    def _died(self, child: Child, status: Status, reason: str) -> None:
+        """Start a fresh process for one that ended or is overdue. Its first job takes the blame; the next worker gets
+        the others."""
+        if child is not self._worker:
+            if child.job is not None:
+                self._failed(child.job, status, f"compiling: {reason}")
+            child.end()
+            self.compilers[self.compilers.index(child)] = Child()
+            return
+        job = child.job
+        if job is not None:
             self._count_busy()
-            self._worker.jobs.popleft()
+            child.jobs.popleft()
             if not job.check:
                 self._failed(job, status, reason)
         self._restart(reason)
 
     def _restart(self, reason: str) -> None:
-        """A fresh worker, which must show that the incumbent still verifies before it is trusted."""
+        """Start a fresh worker, which first checks that the incumbent still works."""
         self._worker.end()
-        self._compiled.extendleft(
-            job for job, _ in reversed(self._worker.jobs) if isinstance(job, _Job) and not job.check
-        )
+        waiting = [job for job, _ in self._worker.jobs if isinstance(job, _Job) and not job.check]
+        self._compiled.extendleft(reversed(waiting))
         self._restarts += 1
         if self._restarts >= MAX_RESTARTS:
             self.given_up = f"the measuring process ended {self._restarts} times in a row, last: {reason}"
@@ -253,10 +246,11 @@ class Isolated:
         self._out.append(Tried(record, Phases(compile_s=job.compile_s)))
 
     def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
-        """Time some side by side in the worker. Raises TuningError."""
+        """Time configs side by side in the worker, after the variants that it has in hand; the others are dropped.
+        Raises TuningError, ConfigError where every config is wrong."""
         for _ in range(MAX_RESTARTS):
             try:
-                self._compiled.clear()  # the answers under way are waited for, what is behind them is dropped
+                self._compiled.clear()
                 self._to_compile.clear()
                 while not self._opened or self._worker.jobs:
                     self._wait(1.0)
@@ -271,21 +265,21 @@ class Isolated:
         raise TuningError("the final comparison ended its process every time")
 
     def use(self, duel_s: float) -> tuple[float | None, float | None]:
-        """The share of the time after ten seconds in which the worker was busy, and the seconds in which it was
-        idle."""
+        """Share of the time after the first ten seconds in which the worker was busy, None for a short run, and seconds
+        in which it was idle. `duel_s` is the time of the duel."""
         whole_s, late = time.monotonic() - self._started, self._started + 10.0
         busy_s = sum(end - begin for begin, end in self._spans)
         busy_late_s = sum(max(0.0, end - max(begin, late)) for begin, end in self._spans)
-        # The duel waits for the variants under way, which are counted already: hence the limits.
+        # The duel waits for the variants under way, which are counted already: hence the bounds.
         share = min(1.0, (busy_late_s + duel_s) / (whole_s - 10.0)) if whole_s > 11.0 else None
         return share, max(0.0, whole_s - busy_s - duel_s)
 
     def close(self) -> None:
-        """End every process, or leave it to the next run."""
+        """End every process, or keep it for the next run."""
         if self._sound:
             leave(self._worker, _MEASURING)
         else:
-            self._worker.end()  # first: it may be about to measure what nobody asks for any more
+            self._worker.end()  # before the compilers: it may be about to measure another variant
         for child in self.compilers:
             child.drain()
             leave(child, _COMPILING)

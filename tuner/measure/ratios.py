@@ -1,15 +1,15 @@
-"""Ratios of times that were measured side by side, round by round, and what they are worth."""
+"""Ratios of times that were measured side by side, round by round, and their precision."""
 
 import math
 import statistics
 from collections.abc import Sequence
 
 NOISY = 0.1
-"""Share by which a contender may be off itself in the same rounds; beyond it no ratio of them says anything."""
+"""Share by which a contender may differ from itself in the same rounds; beyond it their ratios are useless."""
 
 
 def paired(theirs: Sequence[float], ours: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """Median of their times over ours, round by round, and its confidence interval: above 1 is faster than they."""
+    """Median of their times over ours, round by round, and its confidence interval: above 1 we are faster."""
     ratios = [their_us / our_us for their_us, our_us in zip(theirs, ours, strict=True)]
     return statistics.median(ratios), interval(ratios)
 
@@ -17,7 +17,7 @@ def paired(theirs: Sequence[float], ours: Sequence[float]) -> tuple[float, tuple
 def paired_if_timed(
     theirs: Sequence[float], ours: Sequence[float]
 ) -> tuple[float, tuple[float, float]] | tuple[None, None]:
-    """`paired`, or nothing where one of them has no times."""
+    """`paired`, or None for both where one of them has no times."""
     return paired(theirs, ours) if theirs and ours else (None, None)
 
 
@@ -42,10 +42,10 @@ def interval(ratios: list[float]) -> tuple[float, float]:
 
 
 def spread(within: tuple[float, float]) -> float:
-    """The distance from 1 of the farther end of an interval of ratios, as a share: 0.01 is 1%, up or down."""
+    """Distance from 1 of the farther end of an interval of ratios, as a share: 0.01 is 1%, up or down."""
     return max(max(end, 1 / end) for end in within) - 1
 
 
 def noisy(aa_spread: float | None) -> bool:
-    """Whether ratios are worth nothing, by the spread of a contender's ratio to itself where that was timed."""
+    """Whether ratios are useless, by the spread of a contender's ratio to itself where it was timed twice."""
     return aa_spread is not None and aa_spread > NOISY

@@ -1,4 +1,4 @@
-"""Rounds of contenders that are timed side by side: every comparison, with the vendor's library too, is made here."""
+"""Rounds of contenders that are timed side by side: all comparisons, also with the vendor's library, are made here."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 from ...runtime.check.timing import Timer
 from ...runtime.device.protocol import Launch
-from .ratios import noisy, paired, spread
+from .ratios import paired
 
 Name = TypeVar("Name")
 _AGAIN = object()
@@ -20,21 +20,11 @@ class Rounds(Generic[Name]):
     samples: dict[Name, list[float]]
     """Microseconds by contender, in the order of the rounds."""
     again: list[float]
-    """The same of the contender that was timed twice; nothing where none was."""
+    """Microseconds of the contender that was timed twice; empty where none was."""
     aa_interval: tuple[float, float] | None
-    """Confidence interval of that contender's ratio to itself, which says what ratios of these rounds are worth."""
+    """Confidence interval of that contender's ratio to itself, which bounds the precision of all ratios."""
     clock_mhz: float | None
-
-    @property
-    def is_noisy(self) -> bool:
-        """Whether ratios are worth nothing."""
-        return self.aa_interval is not None and noisy(spread(self.aa_interval))
-
-    def ratio(self, theirs: Name, ours: Name) -> tuple[float, tuple[float, float]] | tuple[None, None]:
-        """Median of their times over ours, round by round, and its confidence interval: above 1 ours is faster. None
-        for both where one was not timed or the rounds are noisy."""
-        samples = self.samples.get(theirs), self.samples.get(ours)
-        return (None, None) if self.is_noisy or not all(samples) else paired(*filter(None, samples))
+    """Clock of the device meanwhile, where it can be read."""
 
 
 def side_by_side(
@@ -46,12 +36,13 @@ def side_by_side(
     seconds: float = 0.0,
     turn_seconds: float = 0.0,
 ) -> Rounds[Name]:
-    """Time contenders for `count` rounds in shuffled order, and for more while they take less than `seconds`; the one
-    named `twice` runs twice in each round. `turn_seconds` is the time of a turn, 0 for a batch. Raises LaunchError."""
-    lined_up: dict[object, Launch] = dict(contenders.items())
+    """Time contenders for `count` rounds in shuffled order, and for more while they take less than `seconds`; the
+    contender named `twice` runs twice in each round. A turn takes `turn_seconds`, or is a batch for 0. Raises
+    LaunchError."""
+    launches: dict[object, Launch] = dict(contenders.items())
     if twice is not None:
-        lined_up[_AGAIN] = contenders[twice]
-    samples, clock_mhz = timer.rounds(lined_up, count, seconds=seconds, turn_seconds=turn_seconds)
+        launches[_AGAIN] = contenders[twice]
+    samples, clock_mhz = timer.rounds(launches, count, seconds=seconds, turn_seconds=turn_seconds)
     again = samples.pop(_AGAIN, [])
     by_name = {name: samples[name] for name in contenders}
     return Rounds(by_name, again, paired(again, by_name[twice])[1] if twice is not None else None, clock_mhz)

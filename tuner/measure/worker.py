@@ -1,8 +1,7 @@
-"""A process of its own for what may crash, hang or leave the GPU in error.
+"""A worker process, for work that may crash, hang or leave the GPU in error.
 
-It reads questions from a connection, each a method of `Worker` and what it is given, and answers each. A worker that is
-only asked to compile fills the cache and never touches a device; one that is asked to open a device owns it from then
-on.
+It reads questions from a connection, each the name of a method of `Worker` and its arguments, and answers them. A
+worker that only compiles fills the cache and never touches a device; a worker that opened a device owns it.
 """
 
 import contextlib
@@ -24,32 +23,33 @@ from ...runtime.device.elf import code_digest
 from ...runtime.device.protocol import Device, DeviceInfo
 from ...runtime.store.store import StoreWarning
 
-if TYPE_CHECKING:  # imported by who is asked for it: many workers only compile, and all start over and over
+if TYPE_CHECKING:  # methods import these: many workers only compile, and workers start often
     from ..bench.rows import BenchRow, Setting
-    from .evaluate import Bench, Duel, Tried
+    from .evaluate import Bench
 
 _PR_SET_PDEATHSIG = 1
 _OURS = (CacheWarning, StoreWarning)
+"""Warnings that the parent shows."""
 _NICE = 10
-"""Niceness of a process that compiles: one that measures comes first where there are more of both than processors."""
+"""Niceness of a process that compiles: a process that measures comes first."""
 
 
 class Worker:
-    """What a parent may ask."""
+    """The methods that a parent may call, beside those of `Bench` for the problem that was opened."""
 
     _bench: "Bench | None" = None
     _device: Device
 
     def answer(self, question: tuple[Any, ...]) -> object:
-        """What the method gives, or the error that it raises."""
-        name, *given = question
+        """The value of the method that is named first, or the error that it raises."""
+        name, *arguments = question
         try:
-            return getattr(self, name)(*given)
+            return getattr(self if hasattr(self, name) else self._bench, name)(*arguments)
         except (TilewrightError, MemoryError) as error:
             return error
 
     def compile(self, info: DeviceInfo, problem: Problem, config: Config) -> tuple[str, float]:
-        """Fill the cache; a digest of the machine code and how it is launched, and the seconds that compiling took."""
+        """Compile a variant into the cache. Returns a digest of machine code and launch, and the seconds it took."""
         os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
         fit = fitted(problem, config, info)
         source = render(problem, config, info, fit)
@@ -59,45 +59,31 @@ class Worker:
         return code_digest(binary.image, launched), binary.seconds
 
     def open(self, info: DeviceInfo, problem: Problem) -> None:
-        """Own a device, to try variants of one problem."""
+        """Open a device, to try variants of one problem."""
         from .evaluate import Bench
 
-        self._bench = None  # the memory of the one before
+        self._bench = None  # frees the memory of the problem before
         self._bench = Bench(open_device(info), problem)
 
-    def try_variant(self, config: Config, stop_above_us: float) -> "Tried":
-        """`Bench.try_variant`."""
-        assert self._bench is not None
-        return self._bench.try_variant(config, stop_above_us)
-
-    def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float) -> "Duel":
-        """`Bench.duel`."""
-        assert self._bench is not None
-        return self._bench.duel(configs, rounds, seconds)
-
     def set_up(self, info: DeviceInfo, grades: tuple[Grade, ...]) -> "Setting":
-        """Own a device, to compare with other libraries there in products of these grades."""
+        """Open a device, to compare with other libraries there in products of these grades."""
         from ..bench.rivals import setting
 
         self._device = open_device(info)
         return setting(self._device, grades)
 
-    def contest(self, *asked: Any) -> "BenchRow":
-        """`contest` on the device."""
+    def contest(self, *arguments: Any) -> "BenchRow":
+        """Call `contest` on the device."""
         from ..bench.contest import contest
 
-        return contest(self._device, *asked)
-
-
-def _die_with_parent() -> None:
-    # The kernel ends this process when its parent dies, even in the middle of a variant.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        return contest(self._device, *arguments)
 
 
 def main(descriptor: int, mark: str) -> None:
-    """Answer questions on the connection `descriptor` until the other end closes it, each with what the library warned
-    of meanwhile; `mark` is put on what this process may leave behind."""
-    _die_with_parent()
+    """Answer questions on the connection `descriptor` until the other end closes it, with the warnings that came
+    meanwhile; files that this process may leave behind bear the `mark`."""
+    # The kernel ends this process when its parent dies, even in the middle of a variant.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     mark_private(mark)
     worker, connection = Worker(), Connection(descriptor)
     with contextlib.suppress(EOFError):
@@ -107,5 +93,5 @@ def main(descriptor: int, mark: str) -> None:
                 warnings.simplefilter("default")
                 answer = worker.answer(question)
             connection.send((answer, [each.message for each in caught if issubclass(each.category, _OURS)]))
-            if getattr(answer, "fault", False):  # of a variant: the device is in error
+            if getattr(answer, "fault", False):  # a variant left the device in error
                 return

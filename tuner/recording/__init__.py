@@ -1,1 +1,1 @@
-"""Recorded runs: files of other tuners, and tuning from them."""
+"""Recorded trials: journals of searches, files of other tuners, and searches of recordings."""

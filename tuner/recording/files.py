@@ -1,6 +1,6 @@
-"""Recorded runs, in the two formats other tuners read: Kernel Tuner's cache file and T4 1.0.0.
+"""Recorded runs, in the two formats that other tuners read: Kernel Tuner's cache file and T4 1.0.0.
 
-Both count in milliseconds; in memory times are microseconds and costs seconds.
+Both formats count in milliseconds; in memory times are in microseconds and costs in seconds.
 """
 
 import contextlib
@@ -24,26 +24,22 @@ from ...codegen.problem import Grade, Problem
 from ...codegen.reading import read_named, reason_of
 from ...runtime.files import in_lines, spared, write_output
 from ..search.space import MOST_CHOICES, Dimension, Point, Space
-from .entry import Entry, number
+from .entry import Entry
 from .points import space_of
 
 MOST_BYTES = 256 << 20
-"""A recording that is larger, or unpacks to more, is refused."""
+"""Bytes of the largest recording or journal that is read, unpacked too."""
 MOST_VALUES = 8_000_000
-"""So is one that holds more values: each takes some hundred bytes of memory, however short its text is."""
+"""Values of the largest recording that is read: each takes some hundred bytes of memory, however short its text is."""
 
 _CACHE = re.compile(r'"cache"[ \t]*:[ \t]*\{')
 _KERNEL = re.compile(r"gemm (\w+) (\w\w)(?: (\w+))?")
-_KEY = re.compile(r'\s*\{?\s*("(?:[^"\\]|\\.)*")\s*:')
-_ROW = re.compile(r'[\s,]*("(?:[^"\\]|\\.)*")\s*:\s*')
+_ROW = re.compile(r'[\s,{]*("(?:[^"\\]|\\.)*")\s*:\s*')
 _CLOSED = re.compile(r"[\s,]*\}?\s*\}?\s*")
 _BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-_FAILURES = {
-    "InvalidConfig": "pruned",
-    "CompilationFailedConfig": "compile_error",
-    "RuntimeFailedConfig": "launch_error",
-    "ErrorConfig": "launch_error",
-}
+_FAILURES = {"InvalidConfig": "pruned", "CompilationFailedConfig": "compile_error"}
+"""Our statuses of Kernel Tuner's failures; any other one is a launch_error."""
+_FAILURE_NAMES = {status: name for name, status in _FAILURES.items()}
 _INVALIDITY = {
     "ok": "correct",
     "pruned": "constraints",
@@ -51,39 +47,41 @@ _INVALIDITY = {
     "wrong_result": "correctness",
     "timeout": "timeout",
 }
+"""T4's words for our statuses; any other status is a runtime failure."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recording:
-    """A recorded run: what was tried and what came of it."""
+    """A recorded run: the points that were tried and their outcomes."""
 
     device_name: str
     kernel_name: str
     problem_size: tuple[int, ...]
-    """The problem, as the recorder wrote it."""
+    """Numbers by which the recorder described the problem: m, n and k in our recordings."""
     dimensions: tuple[Dimension, ...]
+    """Parameters and their values."""
     entries: Mapping[Point, Entry]
-    """The outcome at each point tried, in the order recorded."""
+    """Outcome at each point tried, in the order recorded."""
 
     @classmethod
     def of(cls, problem: Problem, device_name: str, entries: Mapping[Config, Entry]) -> "Recording":
-        """The recording of a search of ours, over the values that occur: `problem` gives the problem back."""
+        """The recording of a search of our own, over the values that occur; its `problem` is this one."""
         if not entries:
             return cls.at_points(problem, device_name, (), {})
         space = space_of(entries)
-        told = dict(zip(space.points, entries.values(), strict=True))
-        return cls.at_points(problem, device_name, space.dimensions, told)
+        at_points = dict(zip(space.points, entries.values(), strict=True))
+        return cls.at_points(problem, device_name, space.dimensions, at_points)
 
     @classmethod
     def at_points(
         cls, problem: Problem, device_name: str, dimensions: tuple[Dimension, ...], entries: Mapping[Point, Entry]
     ) -> "Recording":
-        """The same of outcomes at points."""
+        """The recording of a search of our own, from outcomes at points."""
         return cls(device_name, f"gemm {problem.kind}", (problem.m, problem.n, problem.k), dimensions, entries)
 
     @property
     def problem(self) -> Problem | None:
-        """What was multiplied; None where another program recorded something else."""
+        """The problem that was tuned; None where another program recorded something else."""
         match = _KERNEL.fullmatch(self.kernel_name)
         if match is None or len(self.problem_size) != 3:
             return None
@@ -94,12 +92,12 @@ class Recording:
         return {d.name: d.choices[place] for d, place in zip(self.dimensions, point, strict=True)}
 
     def space(self) -> Space:
-        """All points that are not known to break a constraint, failed ones included."""
+        """All points that break no constraint, failed ones included. Raises ConfigError where there is none."""
         return Space(self.dimensions, tuple(p for p, entry in self.entries.items() if entry.status != "pruned"))
 
     @property
     def best_us(self) -> float:
-        """The least time; raises ConfigError if nothing worked."""
+        """The least time in microseconds. Raises ConfigError if nothing worked."""
         times = [entry.time_us for entry in self.entries.values() if entry.time_us is not None]
         check(bool(times), "no variant of the recording worked")
         return min(times)
@@ -108,14 +106,14 @@ class Recording:
 def read_cache_file(path: Path) -> Recording:
     """Read a Kernel Tuner cache file, gzipped or not.
 
-    One that Kernel Tuner is still to append to, whose last brackets are missing, is whole. Of one that is damaged or
-    was cut off the rows that are whole are read, with a warning that tells how many others there are and in which
-    lines. Raises ConfigError, which names the file, for any other file and for one past MOST_BYTES or MOST_VALUES.
+    A file without its last brackets is whole: Kernel Tuner appends to such files. A damaged or torn file gives its
+    whole rows, with a warning that counts the others and names their lines. Raises ConfigError, which names the file,
+    for any other file and for one past MOST_BYTES or MOST_VALUES.
     """
     data = read_named("recording", path, MOST_BYTES)
     try:
         if data[:2] == b"\x1f\x8b":
-            # zlib rather than gzip: it gives what there is of a file that was cut off.
+            # zlib rather than gzip: it unpacks a torn file as far as it goes.
             data = zlib.decompressobj(31).decompress(data, MOST_BYTES + 1)
             check(len(data) <= MOST_BYTES, f"it unpacks to more than {MOST_BYTES >> 20} MB")
         check(sum(map(data.count, b",[{\n")) <= MOST_VALUES, f"it holds more than {MOST_VALUES:,} values")
@@ -126,18 +124,17 @@ def read_cache_file(path: Path) -> Recording:
         raise ConfigError(f"not a recording: {path}: {error}") from error
     except (*_BROKEN, zlib.error) as error:
         raise ConfigError(f"not a Kernel Tuner cache file: {path}: {reason_of(error)}") from error
-    placed = _lines_of(odd, text)
-    lines = sorted({*broken, *itertools.chain(*placed.values())})
-    if dropped := len(lines) + len({*odd} - placed.keys()):
+    lines_of_keys = _lines_of(odd, text)
+    lines = sorted({*broken, *itertools.chain(*lines_of_keys.values())})
+    if dropped := len(lines) + len({*odd} - lines_of_keys.keys()):
         where = f", in {in_lines(lines)}" if lines else ""
         warnings.warn(f"{path} is damaged: rows dropped: {dropped}{where}", stacklevel=2)
     return recording
 
 
 def _parse(text: str) -> tuple[dict[str, Any], list[int]]:
-    """The document; of a damaged one the rows that are whole, and the lines of the others, in time linear in its
-    size."""
-    open_end = text.rstrip().removesuffix(",") + "}}"  # as Kernel Tuner leaves a file that it may append to
+    """The document, without the broken rows of a damaged one, and the lines of these; in time linear in its size."""
+    open_end = text.rstrip().removesuffix(",") + "}}"  # a file that Kernel Tuner appends to lacks its brackets
     for whole in (text, open_end):
         with contextlib.suppress(json.JSONDecodeError, RecursionError):
             document = json.loads(whole)
@@ -155,8 +152,8 @@ def _parse(text: str) -> tuple[dict[str, Any], list[int]]:
 
 
 def _rows(line: str) -> tuple[dict[str, Any], bool]:
-    """Keys and values of the rows on a line up to the first that is not whole, and whether all are. Kernel Tuner writes
-    a row a line, other programs all rows on one."""
+    """Keys and values of the rows on a line up to the first broken one, and whether all are whole. Kernel Tuner writes
+    a row a line, other programs write all rows on one."""
     rows, end, decoder = dict[str, Any](), 0, json.JSONDecoder()
     while match := _ROW.match(line, end):
         try:
@@ -167,11 +164,11 @@ def _rows(line: str) -> tuple[dict[str, Any], bool]:
 
 
 def _lines_of(keys: Iterable[str], text: str) -> dict[str, list[int]]:
-    """The lines that begin with each of these keys; a key that is further along in its line is left out."""
+    """Lines by the key that they begin with, of these keys; a key further along in its line is left out."""
     wanted = set(keys)
     lines: dict[str, list[int]] = {}
     for place, line in enumerate(text.split("\n") if wanted else (), 1):
-        match = _KEY.match(line)
+        match = _ROW.match(line)
         with contextlib.suppress(ValueError):
             if match and (key := json.loads(match[1])) in wanted:
                 lines.setdefault(key, []).append(place)
@@ -179,7 +176,7 @@ def _lines_of(keys: Iterable[str], text: str) -> dict[str, list[int]]:
 
 
 def _recording(document: dict[str, Any]) -> tuple[Recording, list[str]]:
-    """What a document tells, and the keys of its rows that cannot be used. Raises any of _BROKEN."""
+    """The recording of a document, and the keys of its rows that cannot be used. Raises any of _BROKEN."""
     names, choices, rows = document["tune_params_keys"], document["tune_params"], document["cache"]
     check(isinstance(names, list) and all(isinstance(name, str) for name in names), "tune_params_keys are no names")
     check(len(set(names)) == len(names) > 0, "tune_params_keys are not all different")
@@ -222,37 +219,43 @@ def _value(value: Any) -> Value:
 
 
 def _entry(element: dict[str, Any]) -> Entry:
-    """A row's outcome. Raises any of _BROKEN."""
-    costs = (number(element.get(f"{name}_time") or 0) / 1e3 for name in ("compile", "verification", "benchmark"))
-    compile_s, verify_s, bench_s = costs
-    reason = str(element.get("reason", ""))
-    error = element.get("error_over_bound")
-    error = None if error is None else number(error)
-    time = element.get("time")
-    failure = next((v for v in (time, element.get("__error__")) if isinstance(v, str)), None)
+    """The outcome of a row. Raises any of _BROKEN."""
+    names = ("compile_time", "verification_time", "benchmark_time")
+    compile_s, verify_s, bench_s = (_number(element.get(name) or 0) / 1e3 for name in names)
+    reason, error, time = str(element.get("reason", "")), element.get("error_over_bound"), element.get("time")
+    error = None if error is None else _number(error)
+    failure = next((text for text in (time, element.get("__error__")) if isinstance(text, str)), None)
     if failure is not None or time is None or not time > 0:
         status = str(element.get("status", _FAILURES.get(failure or "", "launch_error")))
         return Entry(status, None, (), compile_s, verify_s, bench_s, reason, error)
-    times_us = tuple(_us_of(number(one)) for one in element.get("times") or [time])
-    return Entry("ok", _us_of(number(time)), times_us, compile_s, verify_s, bench_s, reason, error)
+    times_us = tuple(_us_of(_number(one)) for one in element.get("times") or [time])
+    return Entry("ok", _us_of(_number(time)), times_us, compile_s, verify_s, bench_s, reason, error)
+
+
+def _number(value: Any) -> float:
+    """A finite number of JSON. Raises ValueError for anything else, OverflowError for one past all floats."""
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(f"no number: {value!r:.60}")
+    return float(value)
 
 
 def write_both(path: Path, recording: Recording) -> None:
-    """Write a Kernel Tuner cache file, and beside it T4. One that cannot be written costs an OutputWarning alone."""
+    """Write a Kernel Tuner cache file, and a T4 file beside it. A file that cannot be written costs an OutputWarning
+    alone."""
     for file, write in ((path, write_cache_file), (t4_path(path), write_t4)):
         with spared(file):
             write(file, recording)
 
 
 def t4_path(path: Path) -> Path:
-    """`run.json.gz` gives `run.t4.json.gz`."""
+    """Path of the T4 file beside a cache file: `run.json.gz` gives `run.t4.json.gz`."""
     stem = path.name.removesuffix(".gz").removesuffix(".json")
     return path.with_name(stem + ".t4.json" + (".gz" if path.name.endswith(".gz") else ""))
 
 
 def write_cache_file(path: Path, recording: Recording, *, restricted: bool = True) -> None:
-    """Write a Kernel Tuner cache file, gzipped if the name ends in .gz; it appears whole or not at all. `restricted`
-    gives the header the restrictions that Kernel Tuner needs to search it. Raises OSError."""
+    """Write a Kernel Tuner cache file, gzipped if the name ends in .gz, whole or not at all. With `restricted` the
+    header has the restrictions that Kernel Tuner needs to search the space. Raises OSError."""
     names = [d.name for d in recording.dimensions]
     header = {
         "device_name": recording.device_name,
@@ -269,17 +272,17 @@ def write_cache_file(path: Path, recording: Recording, *, restricted: bool = Tru
         values = recording.values(point)
         key = ",".join(str(value) for value in values.values())
         lines.append(f"{json.dumps(key)}: {json.dumps(values | _element(entry))}")
-    # Kernel Tuner appends to such a file line by line and takes the last three characters off for it.
+    # Kernel Tuner takes the last three characters off and appends line by line.
     text = json.dumps(header, indent="").removesuffix("}\n}") + "\n" + ",\n".join(lines) + "}\n}"
     _write(path, text)
 
 
 def restrictions(recording: Recording) -> list[str]:
-    """Kernel Tuner's restrictions for its points: it builds the space before it searches, and would list every
-    combination of values.
+    """Restrictions, in Python, that leave Kernel Tuner the points of a recording: it builds the space before it
+    searches, and would list every combination of values.
 
-    The pairs of values that occur let it leave out most combinations early; the points themselves, last, leave out the
-    others, which it could not simulate. Empty where a name is no name in Python, which restrictions are written in.
+    The pairs of values that occur leave out most combinations early; the points themselves, as the last restriction,
+    leave out the others, which Kernel Tuner could not simulate. Empty where the name of a dimension is none in Python.
     """
     dimensions = recording.dimensions
     if any(not d.name.isidentifier() or keyword.iskeyword(d.name) for d in dimensions):
@@ -304,14 +307,9 @@ def _element(entry: Entry) -> dict[str, Any]:
     } | ({} if entry.error is None else {"error_over_bound": entry.error})
     if entry.time_us is not None:
         return {"time": _ms(entry.time_us), "times": [_ms(time) for time in entry.times_us], **costs}
-    names = {status: name for name, status in _FAILURES.items() if name != "ErrorConfig"}
-    # The format knows three failures; ours are kept beside them.
-    return {
-        "time": names.get(entry.status, "RuntimeFailedConfig"),
-        "status": entry.status,
-        "reason": entry.reason,
-        **costs,
-    }
+    # The format has three kinds of failure; our own status stands beside them.
+    name = _FAILURE_NAMES.get(entry.status, "RuntimeFailedConfig")
+    return {"time": name, "status": entry.status, "reason": entry.reason, **costs}
 
 
 def write_t4(path: Path, recording: Recording) -> None:
@@ -347,11 +345,11 @@ def _ms(time_us: float) -> float:
 
 
 def _us_of(time_ms: float) -> float:
-    return round(time_ms * 1e3, 6)  # as many digits as `_ms` leaves: 27.705 stays what it is
+    return round(time_ms * 1e3, 6)  # `_ms` leaves as many digits: 27.705 stays 27.705
 
 
 def _write(path: Path, text: str) -> None:
     data = text.encode()
-    # No time stamp and no name in the gzip header: the same run gives the same bytes.
+    # The gzip header has no time stamp and no name: equal recordings give equal bytes.
     data = gzip.compress(data, mtime=0) if path.name.endswith(".gz") else data
     write_output(path, data)

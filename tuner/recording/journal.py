@@ -1,39 +1,53 @@
-"""The journal of a search: a file of JSON lines, the study once and then a line for each outcome.
+"""The journal of a search: a file of JSON lines, a header with the study and then a line for each outcome.
 
     {"format": "tilewright trials 2", "study": "..."}
     {"config": "tiled:16", "time_us": 12.5, "status": "ok", "times_us": [12.4, 12.5, 12.7], "compile_s": 0.4, ...}
 
-The config is the key of a trial, whatever chose it; the rest is its `Entry` and when it was started. A line is written
-and synced before `add` returns, and several processes may add to one file: whatever kills one of them, nothing told is
-lost.
+A line holds a config, its `Entry` and the time at which the trial started; the config is the key of the trial, whatever
+sampler chose it. `add` writes and syncs a line before it returns, and several processes may add to one file: a process
+that is killed loses no outcome that it added.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import warnings
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from ...codegen.config import Config
-from ...codegen.errors import StoreError, TilewrightError
+from ...codegen.errors import StoreError, TilewrightError, check
 from ...codegen.families import parse
 from ...codegen.problem import Problem
-from ...codegen.reading import NotPlainError, read_plain
+from ...codegen.reading import NotPlainError, opened_plain, read_plain
 from ...runtime.file_lock import file_lock
-from ...runtime.files import in_lines, set_aside
+from ...runtime.files import OutputWarning, in_lines, set_aside
+from ..search.space import Dimension, Point
 from .entry import Entry
+from .files import MOST_BYTES, Recording
 
 FORMAT = "tilewright trials 2"
-MOST_BYTES = 256 << 20
-"""Bytes that a journal may have to be read."""
+"""Format of journals that are written."""
+_POINTS = "tilewright trials 1"
+"""Format of journals whose header lists dimensions, and whose lines have positions of values in place of a config."""
 _LOCK_SECONDS = 30.0
+"""Seconds for which a process waits for the lock of a journal."""
+_HEADER_BYTES = 1 << 24
+"""Bytes of the longest header that is read."""
+_BROKEN = (
+    OSError, NotPlainError, TilewrightError, ValueError, LookupError, TypeError, AttributeError, OverflowError,
+    RecursionError,
+)  # fmt: skip
+"""Errors that reading a damaged file or line raises."""
+Versions = tuple[tuple[str, str], ...]
+"""Names and versions of what a measured time depends on."""
+V = TypeVar("V")
 
 
-def digest_of(problem: Problem, device_key: str, versions: Iterable[tuple[str, str]]) -> str:
+def digest_of(problem: Problem, device_key: str, versions: Versions) -> str:
     """Digest of all that a time depends on beside the config."""
     facts = [FORMAT, device_key, str(problem), *map(list, versions)]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
@@ -43,43 +57,36 @@ class Journal:
     """The outcomes of one study."""
 
     @classmethod
-    def of(cls, folder: Path, problem: Problem, device_key: str, versions: tuple[tuple[str, str], ...]) -> "Journal":
+    def of(cls, folder: Path, problem: Problem, device_key: str, versions: Versions) -> "Journal":
         """The journal of a problem on a device. Its name holds all that a time depends on, so that a run resumes only
-        what is comparable. Raises StoreError."""
+        comparable outcomes. Raises StoreError."""
         digest = digest_of(problem, device_key, versions)
         return cls(folder / f"{digest}.jsonl", f"{study_of(problem)} {device_key} {digest}")
 
     def __init__(self, path: Path, study: str) -> None:
-        """Open or begin the file at `path`. What is there and is no journal of this search, or cannot be read, is set
-        aside, with a warning; so are lines that are broken told.
+        """Open or begin the file at `path`. A file that is no journal of this study, or cannot be read, is set aside
+        with a warning; a warning also counts broken lines.
 
         Raises StoreError if the file cannot be written.
         """
         self.path = path
-        """Its file."""
+        """Path of the file."""
         self._header = _line({"format": FORMAT, "study": study})
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(self.path):
-                text = self._read()
-                self._append(b"")
-        except OSError as error:
-            raise StoreError(f"cannot open the study {path}: {error.strerror or error}") from error
+        with _locked(path, "open"):
+            text = self._read()
+            self._append(b"")
         self.entries: dict[Config, Entry] = self._entries(text)
         """Outcomes when the file was opened, in the order they came."""
 
     def add(self, config: Config, entry: Entry, started: datetime) -> None:
-        """Keep one outcome. Raises StoreError if it cannot be written."""
+        """Write one outcome. Raises StoreError if it cannot be written."""
         self.extend([(config, entry, {"started": started.isoformat(timespec="seconds")})])
 
     def extend(self, outcomes: Iterable[tuple[Config, Entry, dict[str, str]]]) -> None:
-        """Keep several, each with further facts, synced once. Raises StoreError if they cannot be written."""
+        """Write several outcomes, each with further facts, synced once. Raises StoreError if they cannot be written."""
         lines = (_line({"config": str(config), **entry.packed(), **facts}) for config, entry, facts in outcomes)
-        try:
-            with _locked(self.path):
-                self._append(b"".join(lines))
-        except OSError as error:
-            raise StoreError(f"cannot write the study {self.path}: {error.strerror or error}") from error
+        with _locked(self.path, "write"):
+            self._append(b"".join(lines))
 
     def _read(self) -> bytes:
         """The text of the file; nothing where it was set aside, with a warning."""
@@ -90,26 +97,18 @@ class Journal:
             reason = "is no journal of this search"
         except FileNotFoundError:
             return b""
-        except NotPlainError as error:
-            reason = f"cannot be read ({error})"
-        except OSError as error:
-            reason = f"cannot be read ({error.strerror})"
+        except (NotPlainError, OSError) as error:
+            reason = f"cannot be read ({getattr(error, 'strerror', error)})"
         warnings.warn(f"{self.path} {reason}: moved to {set_aside(self.path, 'corrupt')}", stacklevel=4)
         return b""
 
     def _entries(self, text: bytes) -> dict[Config, Entry]:
-        found: dict[Config, Entry] = {}
-        broken = []
-        for number, line in enumerate(text.split(b"\n")[1:-1], 2):  # after the last line break: nothing, or a torn line
-            outcome = outcome_of(line)
-            if outcome is None:
-                broken.append(number)
-            else:
-                found.setdefault(*outcome)
-        if broken:
-            what = f"{self.path} is damaged: trials dropped: {len(broken)}, in {in_lines(broken)}"
-            warnings.warn(what, stacklevel=4)
-        return found
+        lines = text.split(b"\n")[1:-1]  # behind the last line break stands nothing, or a torn line
+        outcomes = [outcome_of(line) for line in lines]
+        if broken := [number for number, outcome in enumerate(outcomes, 2) if outcome is None]:
+            message = f"{self.path} is damaged: trials dropped: {len(broken)}, in {in_lines(broken)}"
+            warnings.warn(message, stacklevel=4)
+        return _firsts(filter(None, outcomes))
 
     def _append(self, line: bytes) -> None:
         with self.path.open("a+b") as file:
@@ -119,43 +118,121 @@ class Journal:
             os.fsync(file.fileno())
 
 
+@contextlib.contextmanager
+def spared_journal() -> Iterator[None]:
+    """Context in which a journal that cannot be written costs an OutputWarning alone."""
+    try:
+        yield
+    except StoreError as error:
+        warnings.warn(str(error), OutputWarning, stacklevel=4)
+
+
 def remove_journal(path: Path) -> bool:
     """Remove a journal under its lock; False where it is gone already. A search that is under way begins another one.
     Raises StoreError where it cannot be removed."""
-    try:
-        with _locked(path):
-            path.unlink()
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise StoreError(f"cannot remove the study {path}: {error.strerror or error}") from error
-    return True
+    with _locked(path, "remove"):
+        is_there = path.exists()
+        path.unlink(missing_ok=True)
+        return is_there
 
 
 def outcome_of(line: bytes) -> tuple[Config, Entry] | None:
-    """Config and outcome of a line; None where something broke it: that config is tried again."""
+    """Config and outcome of a line; None for a broken line, whose config is tried again."""
     try:
-        told = json.loads(line)
-        return parse(told["config"]), Entry.unpacked(told)
-    except (TilewrightError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        values = json.loads(line)
+        return parse(values["config"]), Entry.unpacked(values)
+    except _BROKEN:
         return None
 
 
-def _locked(path: Path) -> AbstractContextManager[None]:
-    return file_lock(path.with_name(f"{path.name}.lock"), _LOCK_SECONDS)
-
-
 def study_of(problem: Problem) -> str:
-    """The first word of a study's name: what is multiplied."""
+    """The first word of a study's name, which names the problem."""
     return f"{problem.shape} {problem.kind}".replace(" ", "-")
 
 
-def _line(entry: dict[str, Any]) -> bytes:
-    return json.dumps(entry, separators=(",", ":")).encode() + b"\n"
+def problem_of(study: str) -> tuple[Problem, str]:
+    """The problem and the key of the device that the name of a study stands for. Raises TilewrightError, ValueError or
+    TypeError for a name that is not ours."""
+    text, device, *_ = study.split(" ")
+    shape, *kind = text.split("-")
+    return Problem.parse(shape, *kind), device
+
+
+def studies(folder: Path) -> dict[str, list[Path]]:
+    """The journals in a folder, by the first two words of their studies' names: problem and key of the device."""
+    journals: dict[str, list[Path]] = {}
+    for path in folder.glob("*.jsonl"):
+        with contextlib.suppress(*_BROKEN), opened_plain(path) as file:
+            header = json.loads(file.readline(_HEADER_BYTES))
+            if header["format"] in (FORMAT, _POINTS):
+                journals.setdefault(str(header["study"]).rpartition(" ")[0], []).append(path)
+    return journals
+
+
+def journals_of(folder: Path, device_key: str, problem: Problem, versions: Versions) -> list[tuple[Path, bool]]:
+    """Journals in `folder` of a problem on a device, and whether they are of these versions: such journals come first,
+    and of equals the one that was written last."""
+    ranked = []
+    for path in studies(folder).get(f"{study_of(problem)} {device_key}", ()):
+        with contextlib.suppress(OSError):
+            same = digest_of(problem, device_key, versions) == path.stem
+            ranked.append((same, path.stat().st_mtime, path))
+    return [(path, same) for same, _, path in sorted(ranked, reverse=True)]
+
+
+def read_journal(path: Path) -> Recording:
+    """The outcomes of a journal in the order they came, the first of each variant, as a search takes them. Torn lines
+    and configs that this version does not have are left out. Raises StoreError."""
+    try:
+        head, *lines = read_plain(path, MOST_BYTES).split(b"\n")
+        header = json.loads(head)
+        problem, device_name = problem_of(str(header["study"]))
+        if header["format"] == _POINTS:
+            dimensions = tuple(Dimension(name, tuple(choices)) for name, choices in header["dimensions"])
+            return Recording.at_points(problem, device_name, dimensions, _firsts(_of_points(dimensions, lines)))
+        check(header["format"] == FORMAT, "of another format", StoreError)
+        return Recording.of(problem, device_name, _firsts(filter(None, map(outcome_of, lines))))
+    except _BROKEN as error:
+        raise StoreError(f"cannot read the journal {path}: {error}") from error
+
+
+def _firsts(outcomes: Iterable[tuple[V, Entry]]) -> dict[V, Entry]:
+    """The first outcome of each variant."""
+    entries: dict[V, Entry] = {}
+    for variant, entry in outcomes:
+        entries.setdefault(variant, entry)
+    return entries
+
+
+def _of_points(dimensions: Sequence[Dimension], lines: Iterable[bytes]) -> Iterator[tuple[Point, Entry]]:
+    """Points and outcomes of lines that hold the position of a value for each dimension that has several."""
+    sizes = [len(dimension.choices) for dimension in dimensions]
+    varied = [place for place, size in enumerate(sizes) if size > 1]
+    for line in lines:
+        with contextlib.suppress(*_BROKEN):
+            values = json.loads(line)
+            at = dict(zip(varied, values["point"], strict=True))
+            if all(type(place) is int and 0 <= place < sizes[each] for each, place in at.items()):
+                yield tuple(at.get(place, 0) for place in range(len(sizes))), Entry.unpacked(values)
+
+
+@contextlib.contextmanager
+def _locked(path: Path, action: str) -> Iterator[None]:
+    """Context that holds the lock of a journal, whose folder is made. Raises StoreError for an OSError within."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with file_lock(path.with_name(f"{path.name}.lock"), _LOCK_SECONDS):
+            yield
+    except OSError as error:
+        raise StoreError(f"cannot {action} the study {path}: {error.strerror or error}") from error
+
+
+def _line(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, separators=(",", ":")).encode() + b"\n"
 
 
 def _drop_torn_line(file: BinaryIO) -> None:
-    """Cut off what a killed process left of its last line, so that the next line starts on its own."""
+    """Cut off the torn last line that a killed process left, so that the next line starts on its own."""
     end = file.seek(0, os.SEEK_END)
     file.seek(max(0, end - 1))
     if file.read(1) not in (b"", b"\n"):

@@ -8,24 +8,24 @@ from ..search.space import Point
 from .files import Recording
 
 TRIALS = 200
-"""Of a search where nothing else is asked for."""
+"""Trials of a replay, unless the user names another number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a search of a recording found."""
+    """Result of a search of a recording."""
 
     recording: Recording
     trials: tuple[tuple[Point, float | None], ...]
-    """Points in the order tried, and their recorded times in microseconds; None for a failure."""
+    """Points and their recorded times in microseconds, in the order tried; None for a failure."""
     charged_s: float
-    """Seconds that the recorded runs took, compiling, checking and timing together."""
+    """Seconds that the recorded trials took: compiling, checking and timing."""
     stopped: str
-    """trials, seconds or space."""
+    """Limit that ended the search: trials, seconds or space."""
 
     @property
     def share(self) -> float:
-        """The recording's optimum over the best found: 1 where the search found it."""
+        """The recording's least time over the best time of the search: 1 where the search reached the optimum."""
         return self.recording.best_us / min(time_us for _, time_us in self.trials if time_us is not None)
 
 
@@ -37,7 +37,7 @@ def replay(
     seconds: float = math.inf,
     seed: int = 0,
 ) -> Replayed:
-    """Search a recording as if it were a device: each trial costs what it cost when it was recorded.
+    """Search a recording as if it were a device: each trial takes as long as when it was recorded.
 
     `seconds` counts recorded seconds. Raises ConfigError for an unknown sampler, TuningError if nothing worked.
     """

@@ -20,7 +20,7 @@ from ...runtime.store.store import Store
 from ..measure.decide import Contender
 from ..recording.entry import Entry
 from ..recording.files import MOST_BYTES, Recording, read_cache_file
-from ..recording.journals import journals_of, read_journal
+from ..recording.journal import journals_of, read_journal
 from ..recording.points import ABSENT, FAMILY, config_of
 
 _MOST_LETTERS = 400

@@ -1,1 +1,1 @@
-"""How to find better than the shortlist: spaces, neighbours, samplers, studies and their journals."""
+"""Searches for configs that are faster than the shortlist: spaces, neighbours, samplers and studies."""

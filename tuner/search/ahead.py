@@ -1,36 +1,31 @@
-"""A search in a thread of its own, so that its model is fitted while the device measures."""
+"""A search in a thread of its own, which fits its model while the device measures."""
 
 import math
-import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...codegen.config import Config
-from ...codegen.errors import StoreError
 from ...runtime.check.threads import one_thread
-from ...runtime.files import OutputWarning
 from ..recording.entry import Entry
-from ..recording.journal import Journal
+from ..recording.journal import Journal, spared_journal
 from .neighbourhood import Neighbourhood
 from .outcomes import ExhaustedError, Outcomes
 
-if TYPE_CHECKING:  # only then: Optuna is slow to import
+if TYPE_CHECKING:  # Optuna is slow to import
     from .study import Search
 
 
 class Unrecorded:
-    """A search by a chooser alone, without a study of Optuna's, which takes half a second to import."""
+    """A search by a neighbourhood alone, without a study: importing Optuna takes half a second."""
 
     def __init__(self, chooser: Neighbourhood) -> None:
         self._chooser, self._outcomes = chooser, Outcomes[Config]()
-        self._numbers: dict[Config, int] = {}
 
     @property
     def expected_gain(self) -> float | None:
-        """Share of the best time that the next variants are expected to save; None while too little was measured."""
+        """Share of the best time that the next variants are expected to save; None while too few outcomes are known."""
         return self._chooser.expected_gain
 
     def ask(self) -> Config | None:
@@ -40,25 +35,23 @@ class Unrecorded:
                 config = self._chooser.choose(self._outcomes)
         except ExhaustedError:
             return None
-        number = self._numbers[config] = len(self._numbers)
-        self._outcomes.begin(number, config)
+        self._outcomes.begin(config, config)
         return config
 
     def tell(self, config: Config, time_us: float | None) -> None:
-        """The time of a config in microseconds, None if it failed."""
-        number = self._numbers.setdefault(config, len(self._numbers))
-        self._outcomes.end(number, config, None if time_us is None else math.log(time_us))
+        """Add the time of a config in microseconds, None if it failed."""
+        self._outcomes.end(config, config, None if time_us is None else math.log(time_us))
 
 
 class AskAhead:
-    """Keeps a few suggestions ready. Outcomes reach the model before its next suggestion, in the order told.
+    """Keeps a few suggestions ready. Outcomes reach the model before its next suggestion, in the order they came.
 
-    It starts with the outcomes of earlier runs, and where there is a journal, an outcome is in it before `tell`
-    returns. Everything that touches the search runs in the thread; the journal belongs to the caller.
+    The model starts with the outcomes of earlier runs. `tell` writes an outcome into the journal, where there is one,
+    before it returns. The search runs in the thread alone, the journal in the caller's.
     """
 
     DEPTH = 4
-    """Suggestions kept ready: more would be older than they need be."""
+    """Suggestions that are ready: with more the model would lag further behind the outcomes."""
 
     def __init__(
         self,
@@ -68,25 +61,21 @@ class AskAhead:
     ) -> None:
         self._search = search
         self._journal = journal
-        self._started: dict[Config, datetime] = {}
-        self._told = deque((config, entry.time_us) for config, entry in (earlier or {}).items())
+        self._outcomes = deque((config, entry.time_us) for config, entry in (earlier or {}).items())
         self._suggestions: deque[Future[Config | None]] = deque()
         self._thread = ThreadPoolExecutor(1, "sampler")
 
     @property
     def expected_gain(self) -> float | None:
-        """Share of the best time that the next variants are expected to save; None where the sampler does not say."""
+        """Share of the best time that the next variants are expected to save; None where the sampler has none."""
         return self._search.expected_gain
 
     def tell(self, config: Config, entry: Entry) -> None:
-        """The outcome of a config. A journal that cannot be written costs an OutputWarning: the search goes on."""
-        started = self._started.pop(config, datetime.now())
-        try:
-            if self._journal is not None:
-                self._journal.add(config, entry, started)
-        except StoreError as error:
-            warnings.warn(str(error), OutputWarning, stacklevel=2)
-        self._told.append((config, entry.time_us))
+        """Add the outcome of a config. A journal that cannot be written costs an OutputWarning: the search goes on."""
+        if self._journal is not None:
+            with spared_journal():
+                self._journal.add(config, entry, entry.started)
+        self._outcomes.append((config, entry.time_us))
 
     def ready(self) -> bool:
         """Whether `ask` answers at once."""
@@ -94,16 +83,14 @@ class AskAhead:
         return self._suggestions[0].done()
 
     def ask(self) -> Config | None:
-        """The next suggestion, waiting for it; None when there is none left. Raises what the search does."""
+        """The next suggestion, after a wait; None when there is none left. Raises the errors of the search."""
         self._fill()
         config = self._suggestions.popleft().result()
         self._fill()
-        if config is not None:
-            self._started[config] = datetime.now()
         return config
 
     def close(self) -> None:
-        """End the thread, once it has finished the suggestion it is on."""
+        """End the thread, after the suggestion that is under way."""
         self._thread.shutdown(cancel_futures=True)
 
     def _fill(self) -> None:
@@ -111,13 +98,13 @@ class AskAhead:
             self._suggestions.append(self._thread.submit(self._suggest))
 
     def _suggest(self) -> Config | None:
-        while self._told:
-            self._search.tell(*self._told.popleft())
+        while self._outcomes:
+            self._search.tell(*self._outcomes.popleft())
         return self._search.ask()
 
 
 class InOrder:
-    """Configs one after the other, for those that a user names: no sampler, and nothing is kept."""
+    """Suggests the configs that a user names, one after the other, without a sampler and without a journal."""
 
     expected_gain = None
 
@@ -125,10 +112,10 @@ class InOrder:
         self._configs = iter(configs)
 
     def tell(self, config: Config, entry: Entry) -> None:
-        """Nothing follows from it."""
+        """Do nothing: no later config depends on an outcome."""
 
     def ready(self) -> bool:
-        """Always."""
+        """True: `ask` answers at once."""
         return True
 
     def ask(self) -> Config | None:
@@ -136,8 +123,8 @@ class InOrder:
         return next(self._configs, None)
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is no thread to end."""
 
 
 Asker: TypeAlias = AskAhead | InOrder
-"""What says which config is tried next."""
+"""Source of the configs that a run tries."""

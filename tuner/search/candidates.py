@@ -1,7 +1,7 @@
-"""The configs that a search may try for one problem on one device: those of configs/spaces/*.toml that can run.
+"""The configs that a search may try for one problem on one device: configs of configs/spaces/*.toml that can run.
 
-A family's space is listed whole where it is small. Of a larger one the neighbours of the shortlist are listed: what a
-search of such a space finds lies near one of these (docs/tuning.md).
+A small family's space is listed whole, a larger one near the shortlist: a search of such a space finds its best configs
+there (docs/tuning.md).
 """
 
 import tomllib
@@ -27,16 +27,16 @@ from .neighbours import neighbours
 from .space import Space
 
 MOST_BYTES = 1 << 20
-"""Bytes that a space file may have."""
+"""Bytes of the largest space file."""
 MOST_LISTED = 20_000
-"""Configs of a family that are listed whole."""
+"""Configs of the largest family that is listed whole."""
 _EXPANDED = 8
-"""Entries of the shortlist whose neighbours are listed."""
+"""Configs of the shortlist whose neighbours are listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """One file: a family and the values of its parameters to combine."""
+    """The space of one file: a family and the values of its parameters to combine."""
 
     family: str
     parameters: tuple[tuple[str, tuple[Any, ...]], ...]
@@ -52,8 +52,8 @@ class Choices:
 
 
 def read_spaces(folder: Path | None = None) -> tuple[Choices, ...]:
-    """The space files of a folder. If None those that ship with the package, and all choices of families without one.
-    Raises ConfigError naming the file."""
+    """The spaces of a folder's files. For None the files of the package, and all choices of families without a file.
+    Raises ConfigError, which names the file."""
     shipped = resources.files(__package__.partition(".")[0]).joinpath("configs/spaces")
     try:
         files = sorted(
@@ -62,16 +62,16 @@ def read_spaces(folder: Path | None = None) -> tuple[Choices, ...]:
     except OSError as error:
         raise ConfigError(f"spaces cannot be read: {folder}: {error.strerror}") from error
     check(bool(files), f"spaces must be a folder of files ending in .toml, got {str(folder)!r}, which has none")
-    found = []
+    spaces = []
     for file in files:
         data = read_named("space", file, MOST_BYTES) if isinstance(file, Path) else file.read_bytes()
-        found.append(_read(str(file), data))
+        spaces.append(_read(str(file), data))
     if folder is None:
-        listed = {choices.family for choices in found}
-        for name in [family for family in families() if family not in listed]:
-            leaves = family_named(name).leaves()
-            found.append(Choices(name, tuple((leaf.name, tuple(leaf.choices)) for leaf in leaves)))
-    return tuple(found)
+        listed = {choices.family for choices in spaces}
+        for name, kind in families().items():
+            if name not in listed:
+                spaces.append(Choices(name, tuple((leaf.name, tuple(leaf.choices)) for leaf in kind.leaves())))
+    return tuple(spaces)
 
 
 def _read(name: str, data: bytes) -> Choices:
@@ -86,7 +86,7 @@ def _read(name: str, data: bytes) -> Choices:
             check(isinstance(values, list) and bool(values), f"{key} must be a list of values")
         typed = ((key, tuple(dict.fromkeys(_typed(kind.leaf(key), values)))) for key, values in parameters.items())
         return Choices(kind.family, tuple(typed))
-    except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, a ConfigError, an absurd number, too deep
+    except (ValueError, RecursionError) as error:  # also no UTF-8, no TOML, nested too deep
         raise ConfigError(f"space {name}: {reason_of(error)}") from error
 
 
@@ -101,9 +101,9 @@ class Candidates:
 
     space: Space
     configs: tuple[Config, ...]
-    """The config of each point, in the space's order."""
+    """Config of each point, in the space's order."""
     pruned: tuple[tuple[str, int], ...]
-    """Each reason for which configs of a family that is listed whole cannot run, and how many, most first."""
+    """Reasons for which configs of families that are listed whole cannot run, and their numbers, most first."""
 
 
 def candidates(
@@ -112,14 +112,14 @@ def candidates(
     shortlist: Sequence[Config] = (),
     also: Sequence[Config] = (),
 ) -> Candidates:
-    """All configs of small spaces that can run, and of larger ones those of the shortlist and the neighbours of its
-    first ones, within the values of the space; and `also`, whatever the spaces hold. Raises ShapeError where there is
-    none.
+    """All configs of small spaces that can run; of larger spaces the configs of the shortlist and the neighbours of its
+    first ones, within the values of the space; and the configs of `also`, whatever the spaces hold. Raises ShapeError
+    where there is none.
 
     Families share dimensions whose parameters have one name; a parameter that a family lacks is `absent`.
     """
     problem, info = forecast.problem, forecast.info
-    kept: list[Config] = []
+    configs: list[Config] = []
     reasons: Counter[str] = Counter()
     for choices in spaces:
         kind, values = family_named(choices.family), choices.on(info)
@@ -127,19 +127,19 @@ def candidates(
         if listed is None:
             near = list(_near(forecast, choices, [config for config in shortlist if type(config) is kind]))
             reasons.update(() if near else rejections(problem, kind(), info))
-            kept += near
+            configs += near
         else:
-            kept += listed[0]
+            configs += listed[0]
             reasons += listed[1]
-    kept = list(dict.fromkeys((*kept, *also)))
+    every = tuple(dict.fromkeys((*configs, *also)))
     nothing = f"no config serves {problem} on {info.arch.name}; required: {'; '.join(reasons)}"
-    check(bool(kept), nothing, ShapeError)  # of a list of shapes, others may be served
-    return Candidates(space_of(tuple(kept)), tuple(kept), tuple(reasons.most_common()))
+    check(bool(every), nothing, ShapeError)  # other shapes of a suite may be served
+    return Candidates(space_of(every), every, tuple(reasons.most_common()))
 
 
 def _near(forecast: Forecast, choices: Choices, shortlist: Sequence[Config]) -> Iterator[Config]:
-    """The configs of a shortlist and the family's default, moved to the nearest values of the space, as far as they can
-    run, and the neighbours of the first ones; of the first ones that cannot run, where none can."""
+    """The configs of a shortlist and the family's default, moved to the nearest values of the space, that can run, and
+    the neighbours of the first ones; where none can run, the neighbours of the first ones that cannot."""
     problem, info = forecast.problem, forecast.info
     values, default = choices.on(info), family_named(choices.family)()
     moved = dict.fromkeys(_moved(config, values) for config in (*shortlist, default))
@@ -150,7 +150,7 @@ def _near(forecast: Forecast, choices: Choices, shortlist: Sequence[Config]) -> 
 
 
 def _moved(config: Config, values: Mapping[str, Sequence[Any]]) -> Config:
-    """The config with the nearest of these values in place of its own, the first one for a word."""
+    """The config with the nearest of these values in place of its own; a word becomes the first one."""
     moved: dict[str, Any] = {}
     for name, value in config.typed.items():
         allowed = values.get(name)

@@ -1,7 +1,7 @@
-"""A Gaussian process over listed points, quick enough to be asked between two measurements. NumPy alone.
+"""A Gaussian process over listed points, in NumPy, fast enough for a suggestion between two measurements.
 
-Optuna's process searches a box of parameters for the best score, with torch. Here the points are listed and few of
-them are told, so that scoring some thousands at a time is a matrix product.
+Optuna's process searches a box of parameters for the best score, with torch. Here the points are listed and few
+outcomes are known, so that scoring some thousands of points is a matrix product.
 """
 
 import math
@@ -20,46 +20,42 @@ Rows: TypeAlias = NDArray[np.intp]
 T = TypeVar("T", np.float32, np.float64)
 
 LENGTH, LENGTH_SPREAD = -0.25, 0.5
-"""Prior of the logarithm of a length scale, where a length of 1 is a parameter's whole range. It is narrow:
-some dozens of outcomes cannot tell the lengths of a dozen parameters, and lengths that follow them mislead."""
+"""Mean and standard deviation of the prior of a length scale's logarithm, where a length of 1 is a parameter's whole
+range. The prior is narrow: some dozens of outcomes cannot tell the lengths of a dozen parameters apart."""
 
 NOISE, NOISE_SPREAD = math.log(1e-2), 1.0
-"""Prior of the logarithm of the noise, as a share of the variance of the values told."""
+"""Mean and standard deviation of the prior of the noise's logarithm, as a share of the variance of all values."""
 
 POWER = 2
-"""The model sees the share of the best's speed to this power: 1 for the best, little for the slow ones. How slow they
-are is of no use, and a model that follows them has nothing left to tell the fast ones apart with. A failure is 0."""
+"""Power of the share of the best speed that the model sees: 1 for the best, 0 for a failure. A model that follows how
+slow the slow variants are cannot tell the fast ones apart."""
 
 FIRST = 8
-"""Points spread over the space before the model is asked."""
+"""Points, spread over the space, that are tried before the model chooses."""
 
 BOLD = 3.0
-"""The bound of a point is its mean less so many standard deviations. The model is too sure of itself, and fewer keep
-the search on the first hill that it climbs."""
+"""Standard deviations between the mean and the bound of a point. The model is too sure of itself: with fewer the search
+stays at the first local optimum."""
 
 SCORED = 500_000
-"""Pairs of an outcome and a point to score, at most: all points while outcomes are few, a random choice of them later.
-The bound is for the most promising point of all; the lowest of some thousands is often another."""
+"""Pairs of an outcome and a point to score, at most: all points while outcomes are few, a random choice later."""
 
 FEW = 25
-"""The points to score grow no more in number below so many outcomes, for the sake of huge spaces."""
+"""Outcomes below which the number of points to score is constant, for the sake of huge spaces."""
 
 BLOCK = 1024
-"""Points whose covariances are computed in one go: these stay in the processor's cache, which halves the time."""
+"""Points whose covariances are computed at once: so many stay in the processor's cache, which halves the time."""
 
 REMEMBERED = 256
-"""Outcomes in the model, at most, because its cost grows with their cube: the best half of these and any others."""
-
-AT_ONCE = 4
-"""Suggestions from one look at the model once it holds all that it can: a look takes as long as a GPU needs for a
-variant then, and one outcome more changes little."""
+"""Outcomes in the model, at most, because its cost grows with their cube: half of them are the best, the others are
+drawn at random."""
 
 STEPS = 10
-"""Steps of a fit; the first takes three times as many."""
+"""Steps of a fit; the first fit takes three times as many."""
 
 
 class GaussianProcess:
-    """Matern-5/2 with a length scale for each parameter, all of them fitted to what was told."""
+    """Gaussian process with a Matern-5/2 kernel, whose length scale of each parameter is fitted to the outcomes."""
 
     def __init__(self, space: Space) -> None:
         columns, of = [], []
@@ -81,9 +77,9 @@ class GaussianProcess:
         self._parameters = self._prior.copy()
 
     def fit(self, rows: Rows, values: Floats, steps: int) -> None:
-        """Move the parameters towards what the values make likely, starting from where the last fit ended.
+        """Move the parameters towards the maximum of the posterior, from where the last fit ended.
 
-        Each step goes by signs of the gradient (Rprop): no line search, and no step is wasted on scale.
+        Each step goes by the signs of the gradient (Rprop), without a line search.
         """
         features = self._features[rows]
         gaps = np.zeros((self._prior.size - 2, rows.size, rows.size))
@@ -99,37 +95,26 @@ class GaussianProcess:
             step = self._parameters - rate * np.sign(before)
             self._parameters = np.clip(step, self._prior - 4 * self._spread, self._prior + 4 * self._spread)
 
-    def predict(self, rows: Rows, values: Floats, pending: Rows, asked: Rows) -> tuple[Singles, Singles, Singles]:
-        """Mean and standard deviation at the asked rows; what is pending is taken to come out as expected.
+    def predict(self, rows: Rows, values: Floats, pending: Rows, targets: Rows) -> tuple[Singles, Singles]:
+        """Mean and standard deviation at the target rows, as vectors, from the values at `rows`.
 
-        That leaves the mean as it is and lowers the deviation around the pending points. Last a vector for each asked
-        row: products of them are what is known of the rows' covariances.
+        Pending rows count as measured at their means: the mean stays, and the deviation around them falls.
         """
-        known = self._scaled(np.concatenate([rows, pending]))
-        inner = self._kernel(known, known) + math.exp(self._parameters[-1]) * np.eye(len(known))
-        # Single precision is enough for a choice, and this is where the time goes.
+        measured = self._scaled(np.concatenate([rows, pending]))
+        inner = self._kernel(measured, measured) + math.exp(self._parameters[-1]) * np.eye(len(measured))
+        # Single precision is enough for a choice, and the loop takes most of the time.
         single = np.float32
-        told = rows.size
-        weights = np.linalg.solve(inner[:told, :told], values).astype(single)
+        weights = np.linalg.solve(inner[: rows.size, : rows.size], values).astype(single)
         # The root of the inverse, not the inverse, whose large entries would cancel.
         root = np.linalg.inv(np.linalg.cholesky(inner)).astype(single)
-        mean: Singles = np.empty(asked.size, dtype=single)
-        vectors: Singles = np.empty((asked.size, len(known)), dtype=single)
-        for start in range(0, asked.size, BLOCK):
+        mean: Singles = np.empty(targets.size, dtype=single)
+        variance: Singles = np.full(targets.size, math.exp(self._parameters[-2]), dtype=single)
+        for start in range(0, targets.size, BLOCK):
             part = slice(start, start + BLOCK)
-            outer = self._kernel(self._scaled(asked[part]).astype(single), known.astype(single))
-            mean[part] = outer[:, :told] @ weights
-            vectors[part] = outer @ root.T
-        variance: Singles = math.exp(self._parameters[-2]) - (vectors**2).sum(axis=1)
-        return mean, np.sqrt(np.maximum(variance, 1e-12)), vectors
-
-    def narrow(self, asked: Rows, deviation: Singles, vectors: Singles, place: int) -> Singles:
-        """The deviations once the asked row at `place` is pending too."""
-        prior = self._kernel(self._scaled(asked), self._scaled(asked[[place]]))[:, 0]
-        shared = prior - vectors @ vectors[place]
-        told = shared**2 / (deviation[place] ** 2 + math.exp(self._parameters[-1]))
-        left: Singles = np.sqrt(np.maximum(deviation**2 - told, 1e-12)).astype(np.float32)
-        return left
+            outer = self._kernel(self._scaled(targets[part]).astype(single), measured.astype(single))
+            mean[part] = outer[:, : rows.size] @ weights
+            variance[part] -= ((outer @ root.T) ** 2).sum(axis=1)
+        return mean, np.sqrt(np.maximum(variance, 1e-12))
 
     def _scaled(self, rows: Rows) -> Floats:
         scaled: Floats = self._features[rows] * np.exp(-self._parameters[:-2])[self._of]
@@ -146,7 +131,7 @@ class GaussianProcess:
         return value
 
     def _gradient(self, gaps: Floats, values: Floats) -> Floats:
-        """Of the negative logarithm of likelihood times prior."""
+        """Gradient of the negative logarithm of likelihood times prior."""
         shrink = np.exp(-2 * self._parameters[:-2])
         amplitude, noise = np.exp(self._parameters[-2:])
         r = np.sqrt(5 * (shrink @ gaps).reshape(values.size, values.size))
@@ -156,68 +141,63 @@ class GaussianProcess:
         weights = inverse @ values
         slope = 0.5 * (inverse - np.outer(weights, weights))
         lengths = gaps @ (slope * amplitude * (5 / 3) * (1 + r) * decay).ravel() * shrink
-        found = np.concatenate([lengths, [(slope * kernel).sum(), np.trace(slope) * noise]])
-        found += (self._parameters - self._prior) / self._spread**2
-        return found
+        gradient = np.concatenate([lengths, [(slope * kernel).sum(), np.trace(slope) * noise]])
+        gradient += (self._parameters - self._prior) / self._spread**2
+        return gradient
 
 
 class GaussianSampler(ListedSampler):
-    """Takes the unseen point with the lowest bound, every other time of those near the best point."""
+    """Chooses the unseen point with the lowest bound, every other time among the neighbours of the best point."""
 
     def chooser(self) -> ListedChooser:
         return _LowestBound(self)
 
 
 class _LowestBound(ListedChooser):
-    """The process of one study, and what it chose ahead."""
+    """The process of one study."""
 
     def __init__(self, sampler: ListedSampler) -> None:
         super().__init__(sampler)
         self._process = GaussianProcess(self.space)
         self._fitted = 0
         self._steps = 0
-        self._next: list[int] = []
 
     def row(self, outcomes: Outcomes[Point], unseen: Mask) -> int:
-        while self._next:
-            row = self._next.pop(0)
-            if unseen[row]:
-                return row
         random, index = self.sampler.random, self.space.index
-        rows = np.array([index(point) for point, _ in outcomes.told], dtype=np.intp)
+        rows = np.array([index(point) for point, _ in outcomes.finished], dtype=np.intp)
         pending = np.array([index(point) for point in outcomes.pending], dtype=np.intp)
-        times = np.array([value for _, value in outcomes.told])
+        times = np.array([value for _, value in outcomes.finished])
         count = len(rows)
         if not np.isfinite(times).any() or len(outcomes) < FIRST:
-            return self.farthest(unseen)
+            return self._farthest(unseen)
         best = int(rows[np.argmin(times)])
         values = -np.exp(POWER * (times.min() - times))
         if count > REMEMBERED:
             order = np.argsort(values, kind="stable")
             others = random.choice(order[REMEMBERED // 2 :], REMEMBERED // 2, replace=False)
-            kept = np.concatenate([order[: REMEMBERED // 2], others])
-            rows, values = rows[kept], values[kept]
+            remembered = np.concatenate([order[: REMEMBERED // 2], others])
+            rows, values = rows[remembered], values[remembered]
         values = (values - values.mean()) / max(float(values.std()), 1e-9)
         if count - self._fitted >= max(2, count // 16):  # one outcome changes little among many
             self._process.fit(rows, values, STEPS if self._fitted else 3 * STEPS)
             self._fitted = count
-        asked = self._asked(best, unseen, count)
-        mean, deviation, vectors = self._process.predict(rows, values, pending, asked)
-        lowest = [int(np.argmin(mean - BOLD * deviation))]
-        while len(lowest) < min(AT_ONCE if count > REMEMBERED else 1, asked.size):
-            mean[lowest[-1]] = math.inf
-            deviation = self._process.narrow(asked, deviation, vectors, lowest[-1])
-            lowest.append(int(np.argmin(mean - BOLD * deviation)))
-        first, *self._next = (int(asked[place]) for place in lowest)
-        return first
+        targets = self._targets(best, unseen, count)
+        mean, deviation = self._process.predict(rows, values, pending, targets)
+        return int(targets[np.argmin(mean - BOLD * deviation)])
 
-    def _asked(self, best: int, unseen: Mask, count: int) -> Rows:
-        """Rows of the points to score. Tile shapes are good in pairs, so near means up to two changes."""
+    def _targets(self, best: int, unseen: Mask, count: int) -> Rows:
+        """Rows of the points to score. Tile shapes are good in pairs, so neighbours differ in up to two dimensions."""
         self._steps += 1
-        asked = unseen
-        if self._steps % 2 == 0:
-            near = self.space.around(self.space.points[best], 2) & unseen
-            asked = near if near.any() else asked
-        rows = np.flatnonzero(asked)
+        near = self.space.around(self.space.points[best], 2) & unseen
+        rows = np.flatnonzero(near if self._steps % 2 == 0 and near.any() else unseen)
         most = SCORED // min(max(count, FEW), REMEMBERED)
         return self.sampler.random.choice(rows, most, replace=False) if rows.size > most else rows
+
+    def _farthest(self, unseen: Mask) -> int:
+        """The row that is farthest from all seen ones, among some random unseen rows."""
+        rows = self.sampler.random.permutation(np.flatnonzero(unseen))[:256]
+        seen = np.flatnonzero(~unseen)[:256]
+        if not seen.size:
+            return int(rows[0])
+        gaps = np.stack([self.space.distances(self.space.points[int(row)], rows) for row in seen])
+        return int(rows[np.argmax(gaps.min(axis=0))])

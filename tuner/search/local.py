@@ -1,4 +1,4 @@
-"""The sampler of a neighbourhood: likely configs first, then neighbours of those that were measured to be fast.
+"""The sampler of a neighbourhood: likely configs first, then neighbours of the fastest ones.
 
     likely = [choice.config for choice in shortlist(problem, info, records, 240)]
     sampler = LocalSampler(Forecast(problem, info), likely)
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.distributions import CategoricalDistribution, IntDistribution
 
 from ...codegen.config import Config
 from ...codegen.errors import ConfigError
@@ -25,17 +25,21 @@ from .sampler import VariantSampler
 
 class Parameters:
     """The configs of all families as variants: a parameter of a trial for each parameter of any family, in plain
-    values. One that a config's family lacks stands at its first value and says nothing."""
+    values. A parameter that a config's family lacks has its first value, which means nothing."""
 
     def __init__(self) -> None:
         self.distributions = _distributions()
 
     def params_of(self, variant: Config) -> dict[str, Any]:
         """The family and the values of all parameters."""
-        return {**_first_values(), FAMILY: variant.family, **dict(variant.values)}
+        params = {
+            name: each.low if isinstance(each, IntDistribution) else each.choices[0]
+            for name, each in self.distributions.items()
+        }
+        return params | {FAMILY: variant.family, **dict(variant.values)}
 
     def variant_of(self, params: Mapping[str, Any]) -> Config | None:
-        """The config with these values; None where they are none's."""
+        """The config with these values; None where no config has them."""
         try:
             kind = family_named(params[FAMILY])
             return kind.of({leaf.name: params[leaf.name] for leaf in kind.leaves()})
@@ -43,33 +47,24 @@ class Parameters:
             return None
 
     def nearest(self, params: Mapping[str, Any], seen: set[Config]) -> Config | None:
-        """None: only samplers that know which configs are legal choose among all of them."""
+        """None: this class cannot tell which configs are legal for a problem."""
         return None
 
 
 @cache
-def _distributions() -> dict[str, BaseDistribution]:
-    found: dict[str, BaseDistribution] = {FAMILY: CategoricalDistribution([*families()])}
+def _distributions() -> dict[str, Any]:
+    distributions: dict[str, Any] = {FAMILY: CategoricalDistribution([*families()])}
     choices: dict[str, dict[Value, None]] = {}
     for leaf in (leaf for kind in families().values() for leaf in kind.leaves()):
         if isinstance(leaf.choices, range):
-            found[leaf.name] = IntDistribution(leaf.choices[0], leaf.choices[-1])
+            distributions[leaf.name] = IntDistribution(leaf.choices[0], leaf.choices[-1])
         else:
             choices.setdefault(leaf.name, {}).update(dict.fromkeys(map(leaf.plain, leaf.choices)))
-    return found | {name: CategoricalDistribution([*values]) for name, values in choices.items()}
-
-
-@cache
-def _first_values() -> dict[str, Any]:
-    leaves = (leaf for kind in families().values() for leaf in kind.leaves())
-    found: dict[str, Any] = {}
-    for leaf in leaves:
-        found.setdefault(leaf.name, leaf.plain(leaf.choices[0]))
-    return found
+    return distributions | {name: CategoricalDistribution([*values]) for name, values in choices.items()}
 
 
 class LocalSampler(VariantSampler[Config]):
-    """Chooses configs for a problem on a device, beginning with those of `start`."""
+    """Chooses configs for a problem on a device, the configs of `start` first."""
 
     def __init__(self, forecast: Forecast, start: Sequence[Config], seed: int | None = None) -> None:
         super().__init__(Parameters(), seed)
@@ -78,8 +73,8 @@ class LocalSampler(VariantSampler[Config]):
 
     @property
     def expected_gain(self) -> float | None:
-        """Gain that the next AHEAD variants are expected to bring to the study that began last, as a share of the best
-        time; None while too little was measured."""
+        """Share of the best time that the next AHEAD variants of the newest study are expected to save; None while too
+        few outcomes are known."""
         return None if self._latest is None else self._latest.expected_gain
 
     def chooser(self) -> Neighbourhood:

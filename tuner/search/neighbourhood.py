@@ -1,8 +1,8 @@
-"""A neighbourhood: likely configs first, then neighbours of those that were measured to be fast.
+"""A neighbourhood: likely configs first, then neighbours of the fastest ones.
 
-The model of the device expects a time of each config. A Gaussian process over the logarithm of measured over expected
-time corrects it by what the search has measured: configs of one family, and configs that differ in few parameters, err
-alike. The config with the largest expected improvement over the best time is next.
+The model of the device expects a time of each config. A Gaussian process over the error, the logarithm of measured over
+expected time, corrects the model: configs of one family, and configs that differ in few parameters, have similar
+errors. The config with the largest expected improvement over the best time is next.
 """
 
 import itertools
@@ -26,53 +26,54 @@ from .outcomes import ExhaustedError, Outcomes
 Floats = NDArray[np.float64]
 
 BEGUN = 16
-"""Configs, the likeliest ones, that are tried before the process is asked."""
+"""Likeliest configs, which are tried before the process chooses."""
 EXPANDED = 6
 """Fastest configs whose neighbours may be tried; the fastest of each family counts too where it is near the best."""
 NEAR = 0.1
-"""Logarithm of the time over the best within which a family's fastest config is near."""
+"""Logarithm of a family's fastest time over the best time up to which its fastest config is near."""
 EXPANDED_AT_ONCE = 2
-"""Configs whose neighbours are taken in between two looks at the process: it takes a tenth of a second."""
+"""Configs whose neighbours join between two evaluations of the process: this takes a tenth of a second."""
 LOOKED_AT = 512
-"""Configs, those with the lowest mean, whose deviations are computed."""
+"""Configs with the lowest means, whose deviations are computed."""
 AT_ONCE = 4
-"""Configs that are chosen from one look at the process; the last one is the next to begin with, so that kinds of
-configs of which the model expects too little are met as well."""
-LEAST_TOLD = 80
-"""Outcomes before the process says what is still to be gained: fewer say too little about its errors."""
+"""Configs that are chosen from one evaluation of the process. The last one comes from the likely configs, so that kinds
+of configs whose times the model overestimates are tried too."""
+LEAST_OUTCOMES = 80
+"""Outcomes before the process estimates the gain: fewer tell too little about its errors."""
 SLOW = 0.2
-"""Logarithm of the time over the best beyond which configs are all as slow to the process, and failures too: how slow
-they are says nothing of the fast ones."""
+"""Logarithm of the time over the best time that the process sees at most, for failures too: how slow a slow config is
+tells nothing about the fast ones."""
 LEVELLED = 16
 """Fastest configs whose median error is the level of a problem."""
 AMPLITUDE, LENGTH, OWN = 0.08, 3.0, 0.015
-"""Standard deviation of the part of an error that alike configs share, number of differing parameters over which they
-stop being alike, and standard deviation of the part that a config has alone."""
+"""Standard deviation of the part of an error that similar configs share, number of differing parameters over which the
+similarity decays, and standard deviation of a config's own part."""
 NOISES = (0.0, 0.02, 0.05, 0.1)
-"""Standard deviations of the noise of measured errors: the likeliest is taken."""
+"""Standard deviations of the noise of measured errors, of which the likeliest is used."""
 FAMILY_SHARE = 0.3
 """Share of the variance of an error that all configs of a family have in common."""
 CORE = 0.35
-"""Factor on the standard deviations where improvements are expected. Errors have a tail of configs that are much slower
-than expected, which the deviations cover; to the fast side they are so much smaller."""
+"""Factor on the standard deviations for expected improvements: errors have a tail of configs that are much slower than
+expected, and vary less to the fast side."""
 _LEVEL = 1.0
 """Standard deviation of the error that all configs of a problem have in common."""
 _DRAWS = 256
-"""Draws of the process by which the expected gain is estimated."""
+"""Draws of the process from which the expected gain is estimated."""
 
 
 class Neighbourhood:
     """The configs that a search may try next, and the process over their errors."""
 
-    def __init__(self, forecast: Forecast, start: Sequence[Config], least_told: int = LEAST_TOLD) -> None:
+    def __init__(self, forecast: Forecast, start: Sequence[Config], least_outcomes: int = LEAST_OUTCOMES) -> None:
+        """Begin with the configs of `start`; `least_outcomes` come before an expected gain."""
         self._forecast, self._start = forecast, tuple(dict.fromkeys(start))
-        self._least_told = least_told
+        self._least_outcomes = least_outcomes
         self._process = ErrorProcess()
         self.expected_gain: float | None = None
-        """Gain that the next AHEAD variants are expected to bring, as a share of the best time; None while too little
-        was measured."""
+        """Share of the best time that the next AHEAD variants are expected to save; None while too few outcomes are
+        known."""
         self._expected: dict[Config, float] = {}
-        """Logarithm of the expected time of every config that was met."""
+        """Logarithm of the expected time of every config of the neighbourhood."""
         self._expanded: set[Config] = set()
         self._next: list[Config] = []
         self._meet(self._start)
@@ -87,27 +88,26 @@ class Neighbourhood:
             config = self._next.pop(0)
             if config not in seen:
                 return config
-        times = {config: value for config, value in outcomes.told if value < math.inf}
+        times = {config: value for config, value in outcomes.finished if value < math.inf}
         self._grow(times)
         while not (left := [config for config in self._expected if config not in seen]):
-            # All that is near what was measured is tried, or under way: on to the neighbours of the others.
-            far = min(self._expected.keys() - self._expanded, key=self._likely, default=None)
-            check(far is not None, "every config of the neighbourhood was tried", ExhaustedError)
-            assert far is not None
-            self._expand(far)
+            # No config near the measured ones is left: expand the likeliest of the others.
+            others = self._expected.keys() - self._expanded
+            check(bool(others), "every config of the neighbourhood was tried", ExhaustedError)
+            self._expand(min(others, key=lambda config: (self._expected[config], config.canonical)))
         self._next = self._best(outcomes, times, left) if times else left[:AT_ONCE]
         return self._next.pop(0)
 
     def _meet(self, configs: Iterable[Config]) -> None:
-        """Take configs into the neighbourhood."""
+        """Add configs to the neighbourhood."""
         new = [config for config in dict.fromkeys(configs) if config not in self._expected]
         times = self._forecast.us(new)
         self._expected.update((config, math.log(us) if us else 0.0) for config, us in zip(new, times))
         self._process.meet(new)
 
     def _grow(self, times: Mapping[Config, float]) -> None:
-        """Take in the neighbours of the fastest configs, and of the fastest of each family that is near the best."""
-        ranked = sorted(times, key=lambda config: (times[config], config.canonical))
+        """Add neighbours of the fastest configs, and of the fastest of each family that is near the best."""
+        ranked = _fastest_first(times)
         firsts = {config.family: config for config in reversed(ranked)}.values()
         near = (config for config in firsts if times[config] <= times[ranked[0]] + NEAR)
         wanted = [config for config in dict.fromkeys((*ranked[:EXPANDED], *near)) if config not in self._expanded]
@@ -115,34 +115,27 @@ class Neighbourhood:
             self._expand(config)
 
     def _expand(self, config: Config) -> None:
-        """Take in the neighbours of a config."""
+        """Add the neighbours of a config."""
         self._expanded.add(config)
         self._meet(neighbours(config, self._forecast))
 
-    def _likely(self, config: Config) -> tuple[Any, ...]:
-        """Sort key: the config that is expected to be the fastest first."""
-        return self._expected[config], config.canonical
-
     def _best(self, outcomes: Outcomes[Config], times: Mapping[Config, float], left: list[Config]) -> list[Config]:
-        """The configs with the largest expected improvement, the largest first, and one of those to begin with."""
-        told, pending = [config for config, _ in outcomes.told], outcomes.pending
-        self._meet((*told, *pending))
-        best = min(times.values())
-        fastest = sorted(times, key=lambda config: (times[config], config.canonical))[:LEVELLED]
-        level = float(np.median([times[config] - self._expected[config] for config in fastest]))
-
-        slow = best + SLOW
+        """The configs with the largest expected improvement, the largest first, and one likely config."""
+        tried, pending = [config for config, _ in outcomes.finished], outcomes.pending
+        self._meet((*tried, *pending))
+        slow = min(times.values()) + SLOW
+        level = float(np.median([times[each] - self._expected[each] for each in _fastest_first(times)[:LEVELLED]]))
 
         def expected(configs: Sequence[Config]) -> Floats:
             return np.minimum(np.array([self._expected[config] for config in configs]) + level, slow)
 
         process = self._process
-        measured = np.minimum(np.array([times.get(config, math.inf) for config in told]), slow)
-        best = float((process.tell(told, measured - expected(told)) + expected(told)).min())
+        measured = np.minimum(np.array([times.get(config, math.inf) for config in tried]), slow)
+        best = float((process.fit(tried, measured - expected(tried)) + expected(tried)).min())
         every = [*left, *pending]
         likely = process.mean(every) + expected(every)
         some = [every[place] for place in np.argsort(likely, kind="stable")[:LOOKED_AT]]
-        if len(told) >= self._least_told:
+        if len(tried) >= self._least_outcomes:
             mean, covariance = process.joint(some[:AHEAD])
             self.expected_gain = _gain(mean + expected(some[:AHEAD]), covariance, best)
         waiting = set(pending)
@@ -154,19 +147,18 @@ class Neighbourhood:
         return [*chosen, *itertools.islice(fresh, 1)]
 
 
+def _fastest_first(times: Mapping[Config, float]) -> list[Config]:
+    return sorted(times, key=lambda config: (times[config], config.canonical))
+
+
 def improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
     """Expected improvement over the best of normal values with these means and deviations."""
     deviation = np.maximum(deviation, 1e-9)
     scaled = np.clip((best - mean) / deviation, -30, 30)
     density = np.exp(-0.5 * scaled * scaled) / math.sqrt(2 * math.pi)
-    found: Floats = (best - mean) * _below(scaled) + deviation * density
-    return found
-
-
-def _below(scaled: Floats) -> Floats:
-    """The standard normal distribution function."""
-    found: Floats = 0.5 * (1 + np.array([math.erf(each / math.sqrt(2)) for each in scaled]))
-    return found
+    probability = 0.5 * (1 + np.array([math.erf(each / math.sqrt(2)) for each in scaled]))
+    improvements: Floats = (best - mean) * probability + deviation * density
+    return improvements
 
 
 def _gain(mean: Floats, covariance: Floats, best: float) -> float:
@@ -177,35 +169,36 @@ def _gain(mean: Floats, covariance: Floats, best: float) -> float:
 
 
 class ErrorProcess:
-    """A Gaussian process over the errors of a model of configs."""
+    """A Gaussian process over the errors of a model's expected times of configs."""
 
     def __init__(self) -> None:
         self._row: dict[Config, int] = {}
         self._codes: NDArray[np.int16] = np.empty((0, len(_places())), np.int16)
-        """By config that was met its family and the places of its parameters' values."""
-        self._told: list[int] = []
-        """Rows of the configs whose errors are known."""
+        """Family and places of the parameters' values, a row for each config."""
+        self._measured: list[int] = []
+        """Rows of the configs whose errors were measured."""
         self._outer: Floats = np.empty((0, 0))
-        """Covariance of each config with each of these."""
+        """Covariance of each config with each measured one."""
         self._level = 0.0
         self._root: Floats = np.empty((0, 0))
         self._weights: Floats = np.empty(0)
 
     def meet(self, configs: Sequence[Config]) -> None:
-        """Take in configs that may be asked for."""
+        """Add configs whose errors may be predicted."""
         new = [config for config in configs if config not in self._row]
         if new:
             self._row.update(zip(new, range(len(self._row), len(self._row) + len(new))))
             codes = np.array([_code(config) for config in new])
             self._codes = np.concatenate([self._codes, codes])
-            self._outer = np.concatenate([self._outer, _covariance(codes, self._codes[self._told])])
+            self._outer = np.concatenate([self._outer, _covariance(codes, self._codes[self._measured])])
 
-    def tell(self, configs: Sequence[Config], errors: Floats) -> Floats:
-        """Take the errors of configs, those of the call before first; the same without the likeliest noise."""
-        rows = [self._row[config] for config in configs]
-        new = rows[len(self._told) :]
+    def fit(self, configs: Sequence[Config], errors: Floats) -> Floats:
+        """Take the measured errors of configs, of which the first ones are those of the call before; return them
+        without the likeliest noise."""
+        rows = self._rows(configs)
+        new = rows[len(self._measured) :]
         self._outer = np.concatenate([self._outer, _covariance(self._codes, self._codes[new])], axis=1)
-        self._told = rows
+        self._measured = rows
         self._level = float(errors.mean())
         signal, centred, least = self._outer[rows] + OWN**2 * np.eye(len(rows)), errors - self._level, math.inf
         for noise in NOISES:
@@ -215,32 +208,32 @@ class ErrorProcess:
             if unlikely < least:
                 least, self._root = unlikely, np.asarray(root, float)
                 self._weights = np.asarray(np.linalg.solve(root.T, whitened), float)
-        found: Floats = self._level + signal @ self._weights
-        return found
+        smooth: Floats = self._level + signal @ self._weights
+        return smooth
 
     def mean(self, configs: Sequence[Config]) -> Floats:
         """Means of the errors of configs."""
-        found: Floats = self._level + self._outer[self._rows(configs)] @ self._weights
-        return found
+        means: Floats = self._level + self._outer[self._rows(configs)] @ self._weights
+        return means
 
     def predict(self, configs: Sequence[Config], pending: Sequence[Config]) -> tuple[Floats, Floats]:
-        """Means and standard deviations of the errors of configs; what is pending is taken to come out as expected,
-        which lowers the deviations around it."""
+        """Means and standard deviations of the errors of configs. Pending configs count as measured at their means,
+        which lowers the deviations around them."""
         rows, waiting = self._rows(configs), self._rows(pending)
         solved = np.linalg.solve(self._root, self._outer[rows].T)
         variance = _LEVEL**2 + AMPLITUDE**2 + OWN**2 - (solved**2).sum(axis=0)
         if waiting:
-            known = np.linalg.solve(self._root, self._outer[waiting].T)
-            inner = self._own(waiting) - known.T @ known
-            outer = _covariance(self._codes[waiting], self._codes[rows]) - known.T @ solved
+            root = np.linalg.solve(self._root, self._outer[waiting].T)
+            inner = self._own(waiting) - root.T @ root
+            outer = _covariance(self._codes[waiting], self._codes[rows]) - root.T @ solved
             variance -= (np.linalg.solve(np.linalg.cholesky(inner), outer) ** 2).sum(axis=0)
         return self.mean(configs), CORE * np.sqrt(np.maximum(variance, 1e-12))
 
     def joint(self, configs: Sequence[Config]) -> tuple[Floats, Floats]:
         """Means and covariance of the errors of configs."""
         rows = self._rows(configs)
-        known = np.linalg.solve(self._root, self._outer[rows].T)
-        return self.mean(configs), CORE**2 * (self._own(rows) - known.T @ known)
+        solved = np.linalg.solve(self._root, self._outer[rows].T)
+        return self.mean(configs), CORE**2 * (self._own(rows) - solved.T @ solved)
 
     def _rows(self, configs: Sequence[Config]) -> list[int]:
         return [self._row[config] for config in configs]
@@ -251,30 +244,29 @@ class ErrorProcess:
 
 
 def _covariance(left: NDArray[np.int16], right: NDArray[np.int16]) -> Floats:
-    """Covariance of the errors of configs by their codes, but for the part that a config has alone."""
+    """Covariance of the errors of configs by their codes, without a config's own part."""
     differing = np.zeros((len(left), len(right)))
     for column, other in zip(left.T, right.T):
         differing += column[:, None] != other
     alike = left[:, None, 0] == right[None, :, 0]
     shared = FAMILY_SHARE * alike + (1 - FAMILY_SHARE) * np.exp(-differing / LENGTH)
-    found: Floats = _LEVEL**2 + AMPLITUDE**2 * shared
-    return found
+    covariance: Floats = _LEVEL**2 + AMPLITUDE**2 * shared
+    return covariance
 
 
 def _code(config: Config) -> NDArray[np.int16]:
-    """The family's place and the place of each parameter's value, -1 for one that the family lacks."""
-    values, places = config.typed, _places()
-    found = [places[FAMILY][config.family]]
-    found += [places[name].get(values[name], -2) if name in values else -1 for name in [*places][1:]]
-    return np.array(found, np.int16)
+    """The places of the family and of each parameter's value, -1 for one that the family lacks."""
+    values = {FAMILY: config.family, **config.typed}
+    code = [places.get(values[name], -2) if name in values else -1 for name, places in _places().items()]
+    return np.array(code, np.int16)
 
 
 @cache
 def _places() -> dict[str, dict[Any, int]]:
-    """By parameter of any family the place of each value."""
-    found: dict[str, dict[Any, int]] = {FAMILY: {name: place for place, name in enumerate(families())}}
+    """Places of the values of each parameter of any family."""
+    tables: dict[str, dict[Any, int]] = {FAMILY: {name: place for place, name in enumerate(families())}}
     for leaf in (leaf for kind in families().values() for leaf in kind.leaves()):
-        places = found.setdefault(leaf.name, {})
+        places = tables.setdefault(leaf.name, {})
         for choice in leaf.choices:
             places.setdefault(choice, len(places))
-    return found
+    return tables

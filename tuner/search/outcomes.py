@@ -1,4 +1,4 @@
-"""Outcomes of the variants that a search tried, and what chooses the next one by them. It imports no Optuna."""
+"""Outcomes of the variants that a search tried, and choosers of the next one. This module imports no Optuna."""
 
 import math
 from collections.abc import Hashable
@@ -14,25 +14,25 @@ class ExhaustedError(ConfigError):
 
 
 class Outcomes(Generic[V]):
-    """Variants that were tried, and those that are under way."""
+    """Variants that were tried, and variants that are under way."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[V, float]] = []
+        self.finished: list[tuple[V, float]] = []
         """Variants that were tried and the values to be minimised, in the order they ended; infinity for a failure."""
-        self.running: dict[int, V] = {}
-        """Variants under way, by the number of their trials."""
+        self.running: dict[Hashable, V] = {}
+        """Variants under way, by their trials."""
         self.seen: set[V] = set()
-        """All of these variants."""
+        """All variants that were tried or are under way."""
 
-    def begin(self, number: int, variant: V) -> None:
-        """A trial of a variant is under way."""
-        self.running[number] = variant
+    def begin(self, trial: Hashable, variant: V) -> None:
+        """Add a variant that is under way in a trial."""
+        self.running[trial] = variant
         self.seen.add(variant)
 
-    def end(self, number: int, variant: V, value: float | None) -> None:
-        """A trial of a variant ended with a value, None if it failed."""
-        self.running.pop(number, None)
-        self.told.append((variant, math.inf if value is None else value))
+    def end(self, trial: Hashable, variant: V, value: float | None) -> None:
+        """Add the value of a variant whose trial ended, None for a failure."""
+        self.running.pop(trial, None)
+        self.finished.append((variant, math.inf if value is None else value))
         self.seen.add(variant)
 
     @property
@@ -41,7 +41,7 @@ class Outcomes(Generic[V]):
         return list(self.running.values())
 
     def __len__(self) -> int:
-        return len(self.told) + len(self.running)
+        return len(self.finished) + len(self.running)
 
 
 class Chooser(Protocol[V]):

@@ -1,13 +1,13 @@
-"""Samplers of Optuna's that choose among variants: any point of a listed space, or what a model says of configs.
+"""Samplers for Optuna that choose among variants: points of a listed space, or configs by a model.
 
-Any of them drives a study of the user's, one after another or in threads, if the study asks for its `distributions`:
+Each of them drives a user's own studies, one after another or in threads, if a study asks for its `distributions`:
 
     sampler = GaussianSampler(space, seed=0)
     study = optuna.create_study(sampler=sampler)
     trial = study.ask(sampler.distributions)
     study.tell(trial, log_time)
 
-A study has one objective, which is minimised or maximised as its direction says; a sampler may serve several studies.
+A study has one objective, which is minimised or maximised by its direction; a sampler may serve several studies.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,13 +49,13 @@ def distributions(space: Space, numbers: bool = True) -> dict[str, BaseDistribut
 
     Without `numbers`, any two positions are as far apart as any others, like words.
     """
-    found: dict[str, BaseDistribution] = {}
-    for dimension in space.dimensions:
-        size = len(dimension.choices)
-        if size > 1:
-            order = numbers and dimension.ordered
-            found[dimension.name] = IntDistribution(0, size - 1) if order else CategoricalDistribution(range(size))
-    return found
+    return {
+        d.name: IntDistribution(0, len(d.choices) - 1)
+        if numbers and d.ordered
+        else CategoricalDistribution(range(len(d.choices)))
+        for d in space.dimensions
+        if len(d.choices) > 1
+    }
 
 
 class Listed(Generic[V]):
@@ -74,18 +74,18 @@ class Listed(Generic[V]):
         return {d.name: position for d, position in values if d.name in self.distributions}
 
     def variant_of(self, params: Mapping[str, Any]) -> V | None:
-        """The variant at these positions, None if there is none, or if one is missing: a trial gets them one by one,
-        and other threads see it meanwhile."""
+        """The variant at these positions; None if there is none, or if a position is missing, as in a trial that
+        another thread is filling."""
         whole = bool(params) and self.distributions.keys() <= params.keys()
         return self._at.get(self._point(params)) if whole else None
 
     def nearest(self, params: Mapping[str, Any], seen: set[V]) -> V | None:
-        """The nearest variant that was not seen."""
+        """The nearest variant that is not among the `seen` ones; None where there is none."""
         point = self.space.nearest(self._point(params), self.unseen(seen))
         return None if point is None else self._at[point]
 
     def unseen(self, seen: set[V]) -> Mask:
-        """A flag for each point: whether its variant is not among those."""
+        """A flag for each point: whether its variant is not among the `seen` ones."""
         flags: Mask = np.ones(len(self.space), dtype=np.bool_)
         flags[[self.space.index(self._point_of[variant]) for variant in seen]] = False
         return flags
@@ -95,7 +95,7 @@ class Listed(Generic[V]):
 
 
 class _Study(Generic[V]):
-    """A study that a sampler serves: its outcomes, and who chooses by them."""
+    """A study that a sampler serves: its outcomes, and the chooser of its variants."""
 
     def __init__(self, variants: Variants[V], chooser: Chooser[V]) -> None:
         self.outcomes, self.chooser = Outcomes[V](), chooser
@@ -104,7 +104,7 @@ class _Study(Generic[V]):
         self._read = 0
 
     def read(self, trials: Sequence[FrozenTrial], sign: float) -> None:
-        """Take in news from all the trials; a trial without a variant does not count."""
+        """Read new outcomes from all trials, their values times `sign`; a trial without a variant does not count."""
         numbers = [*sorted(self._open), *range(self._read, len(trials))]
         self._read = max(self._read, len(trials))
         for number in numbers:
@@ -112,7 +112,7 @@ class _Study(Generic[V]):
             variant = self._variants.variant_of(trial.params)
             if not trial.state.is_finished():
                 self._open.add(number)
-                if variant is not None:  # a trial has parameters only some time after they were chosen for it
+                if variant is not None:  # a trial gets its parameters only some time after they were chosen
                     self.outcomes.begin(number, variant)
                 continue
             self._open.discard(number)
@@ -123,7 +123,7 @@ class _Study(Generic[V]):
 
 
 class VariantSampler(BaseSampler, Generic[V]):
-    """A sampler that chooses a variant which no trial of its study has; a subclass says how."""
+    """Chooses a variant that no trial of its study has; a subclass says which."""
 
     def __init__(self, variants: Variants[V], seed: int | None) -> None:
         self.variants = variants
@@ -131,7 +131,7 @@ class VariantSampler(BaseSampler, Generic[V]):
         self.__setstate__({})
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the studies, whose storages say what was tried: Optuna's users keep samplers as pickles."""
+        """The state without studies, whose storages hold all outcomes: Optuna's users pickle samplers."""
         return {name: value for name, value in vars(self).items() if name not in ("_lock", "_studies")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -140,7 +140,7 @@ class VariantSampler(BaseSampler, Generic[V]):
         self._forget()
 
     def _forget(self) -> None:
-        """Read the studies anew when they ask next, as in a child that was forked while a thread read one."""
+        """Drop all outcomes and read the studies anew, as in a child that was forked while a thread read one."""
         self._studies: WeakKeyDictionary[Study, _Study[V]] = WeakKeyDictionary()
 
     def chooser(self) -> Chooser[V]:
@@ -149,7 +149,7 @@ class VariantSampler(BaseSampler, Generic[V]):
 
     @property
     def distributions(self) -> dict[str, BaseDistribution]:
-        """Distributions that a study asks for."""
+        """Distributions that a study must ask for."""
         return self.variants.distributions
 
     def reseed_rng(self) -> None:
@@ -164,7 +164,7 @@ class VariantSampler(BaseSampler, Generic[V]):
         count = len(study.directions)
         check(count == 1, f"{type(self).__name__} serves a study of one objective, got {count}: name one direction")
         sign = -1.0 if study.direction is StudyDirection.MAXIMIZE else 1.0
-        with self._lock.alone():  # which trials in threads of one study share
+        with self._lock.alone():  # threads of one study share its outcomes
             served = self._studies.get(study)
             if served is None:
                 served = self._studies[study] = _Study(self.variants, self.chooser())
@@ -181,16 +181,24 @@ class VariantSampler(BaseSampler, Generic[V]):
 
 
 class ListedSampler(VariantSampler[Point]):
-    """Chooses a point of a listed space."""
+    """Chooses a point of a listed space; a subclass says which."""
 
     def __init__(self, space: Space, seed: int | None) -> None:
         self.space = space
         self.listed = Listed[Point](space)
         super().__init__(self.listed, seed)
 
+    def chooser(self) -> "ListedChooser":
+        return ListedChooser(self)
+
+    def row(self, outcomes: Outcomes[Point], unseen: Mask) -> int:
+        """The row of an unseen point. Called only while there is one, and only without a chooser of the sampler's."""
+        raise NotImplementedError
+
 
 class ListedChooser:
-    """Chooses a point of a listed space that no trial has; a subclass says which."""
+    """Chooses a point of a listed space that no trial has, the row that its sampler says; a subclass keeps a model of
+    one study."""
 
     def __init__(self, sampler: ListedSampler) -> None:
         self.sampler = sampler
@@ -204,37 +212,18 @@ class ListedChooser:
 
     def row(self, outcomes: Outcomes[Point], unseen: Mask) -> int:
         """The row of an unseen point; called only while there is one."""
-        raise NotImplementedError
-
-    def farthest(self, unseen: Mask) -> int:
-        """The one of some random unseen points that is farthest from all seen ones."""
-        rows = self.sampler.random.permutation(np.flatnonzero(unseen))[:256]
-        seen = np.flatnonzero(~unseen)[:256]
-        if not seen.size:
-            return int(rows[0])
-        gaps = np.stack([self.space.distances(self.space.points[int(row)], rows) for row in seen])
-        return int(rows[np.argmax(gaps.min(axis=0))])
-
-
-class _Random(ListedChooser):
-    def row(self, outcomes: Outcomes[Point], unseen: Mask) -> int:
-        return int(self.sampler.random.choice(np.flatnonzero(unseen)))
-
-
-class _First(ListedChooser):
-    def row(self, outcomes: Outcomes[Point], unseen: Mask) -> int:
-        return int(np.argmax(unseen))
+        return self.sampler.row(outcomes, unseen)
 
 
 class RandomSampler(ListedSampler):
-    """Any unseen point, each as likely as the others."""
+    """Chooses any unseen point, each as likely as the others."""
 
-    def chooser(self) -> ListedChooser:
-        return _Random(self)
+    def row(self, outcomes: Outcomes[Point], unseen: Mask) -> int:
+        return int(self.random.choice(np.flatnonzero(unseen)))
 
 
 class ExhaustiveSampler(ListedSampler):
-    """Every point in the order of the space."""
+    """Chooses every point in the order of the space."""
 
-    def chooser(self) -> ListedChooser:
-        return _First(self)
+    def row(self, outcomes: Outcomes[Point], unseen: Mask) -> int:
+        return int(np.argmax(unseen))

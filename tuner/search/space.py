@@ -1,8 +1,7 @@
-"""The set of variants a search may try, as points of small whole numbers.
+"""The set of variants that a search may try, as points of small whole numbers.
 
-A point holds, for each dimension, the position of its value among that dimension's choices. All valid points
-are listed once, so that a search never proposes a variant that breaks a constraint, and so that "the nearest
-one that was not tried yet" has an answer. A parameter that a family lacks sits at position 0.
+A point holds, for each dimension, the position of its value among that dimension's choices. A space lists all valid
+points, so that a search proposes no variant that breaks a constraint and can take the nearest one that was not tried.
 """
 
 from dataclasses import dataclass
@@ -15,23 +14,22 @@ from ...codegen.errors import ConfigError, check
 from ...codegen.leaf import Value
 
 Point: TypeAlias = tuple[int, ...]
-"""For each dimension the position of the value among its choices."""
+"""Position of the value among the choices, for each dimension."""
 
 Mask: TypeAlias = NDArray[np.bool_]
 """One flag for each point of a space, in the space's order."""
 
-
 MOST_CHOICES = 2**15 - 1
-"""Values of a dimension at most: positions are held in 16 bits."""
+"""Values of a dimension at most: positions have 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One parameter and the values it may take."""
+    """One parameter and its values. Raises ConfigError for no values and for a value that comes twice."""
 
     name: str
     choices: tuple[Value, ...]
-    """Its values, all different; numbers in rising order, for neighbours here are taken for neighbours."""
+    """Values, all different; numbers in rising order, so that neighbours here are neighbours."""
 
     def __post_init__(self) -> None:
         check(bool(self.choices), f"{self.name} needs at least one choice")
@@ -47,7 +45,7 @@ class Dimension:
 
 
 class Space:
-    """Dimensions and every valid point over them."""
+    """Dimensions and every valid point over them. Raises ConfigError for points that are outside, repeated or none."""
 
     def __init__(self, dimensions: tuple[Dimension, ...], points: tuple[Point, ...]) -> None:
         check(bool(points), "no variant meets the constraints: the space is empty")
@@ -56,24 +54,21 @@ class Space:
         self.points = points
         """All valid points, each once."""
         self.matrix = np.array(points, dtype=np.int16).reshape(len(points), len(dimensions))
-        """A row for each point."""
+        """The points as rows of an array, points x dimensions."""
         sizes = np.array([len(dimension.choices) for dimension in dimensions])
         check(bool((self.matrix >= 0).all() and (self.matrix < sizes).all()), "a point lies outside its choices")
         self._rows = {point: row for row, point in enumerate(points)}
         check(len(self._rows) == len(points), "a point is listed twice")
         self._words: Mask = np.array([not dimension.ordered for dimension in dimensions], dtype=np.bool_)
-        # Numbers are scaled to 0..1 by position; words keep their position.
+        # Positions of numbers are scaled to 0..1; words keep their positions.
         self._scale = np.where(self._words, 1, np.maximum(sizes - 1, 1)).astype(np.float32)
         self._scaled = (self.matrix / self._scale).astype(np.float32)
 
     def __len__(self) -> int:
         return len(self.points)
 
-    def __contains__(self, point: object) -> bool:
-        return point in self._rows
-
     def index(self, point: Point) -> int:
-        """The place of a valid point in `points`; raises ConfigError for any other."""
+        """The row of a valid point in `points`. Raises ConfigError for any other."""
         row = self._rows.get(point)
         if row is None:
             raise ConfigError(f"not a point of this space: {point}")
@@ -81,10 +76,11 @@ class Space:
 
     def values(self, point: Point) -> tuple[tuple[str, Value], ...]:
         """Names and values of all parameters at a point."""
-        return tuple((d.name, d.choices[i]) for d, i in zip(self.dimensions, point, strict=True))
+        return tuple((d.name, d.choices[place]) for d, place in zip(self.dimensions, point, strict=True))
 
     def distances(self, point: Point, rows: NDArray[np.intp]) -> NDArray[np.float32]:
-        """How far the points of these rows are: along numbers by scaled position, 1 for a word that differs."""
+        """Distances of the points of these rows: the sum of differences of scaled positions of numbers, and of 1 for
+        each word that differs."""
         gaps = np.abs(self._scaled[rows] - np.array(point, dtype=np.float32) / self._scale)
         if self._words.any():
             gaps[:, self._words] = gaps[:, self._words] > 0
@@ -92,12 +88,12 @@ class Space:
         return total
 
     def around(self, point: Point, changes: int) -> Mask:
-        """Valid points that differ from `point` in at most `changes` dimensions."""
+        """Flags of the points that differ from `point` in at most `changes` dimensions."""
         near: Mask = np.count_nonzero(self.matrix != np.array(point, dtype=np.int16), axis=1) <= changes
         return near
 
     def nearest(self, point: Point, unseen: Mask) -> Point | None:
-        """The nearest valid point whose flag in `unseen` is set, the first of equals; None when none is."""
+        """The nearest point whose flag in `unseen` is set, the first of equals; None where no flag is set."""
         rows = np.flatnonzero(unseen)
         if not rows.size:
             return None

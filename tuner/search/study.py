@@ -1,5 +1,7 @@
-"""A search: an Optuna study in memory that answers with points of a space, each at most once; and the samplers by their
-names. To be imported where a search begins: Optuna is slow to import."""
+"""A search: an Optuna study in memory that suggests each variant at most once; and the samplers by their names.
+
+Optuna is slow to import: import this module where a search begins.
+"""
 
 import importlib.util
 import inspect
@@ -26,14 +28,14 @@ from .space import Space
 OPTUNA = "optuna:"
 _TPE = OPTUNA + "TPESampler"
 _PACKAGES = {"CmaEsSampler": ("cmaes",), "GPSampler": ("torch", "scipy"), "QMCSampler": ("scipy",)}
-"""What samplers of Optuna's import once they are asked, some of them after the first outcomes alone."""
+"""Packages that samplers of Optuna's import at a suggestion, some only after the first outcomes."""
 
 
 class Search(Generic[V]):
-    """Asks a sampler of Optuna's public interface, ours or another, by ask and tell.
+    """Drives a sampler, ours or another, by Optuna's public ask and tell.
 
-    Several variants may be asked before one is told. The study minimises the logarithm of the time; what failed is a
-    failed trial, which Optuna's own samplers pass over.
+    Several variants may be asked before one is told. The study minimises the logarithm of the time; a variant that
+    failed is a failed trial, which Optuna's own samplers pass over.
     """
 
     def __init__(self, variants: Variants[V], sampler: optuna.samplers.BaseSampler) -> None:
@@ -48,11 +50,11 @@ class Search(Generic[V]):
 
     @property
     def expected_gain(self) -> float | None:
-        """Share of the best time that the next variants are expected to save; None where the sampler does not say."""
+        """Share of the best time that the next variants are expected to save; None where the sampler has none."""
         return getattr(self._study.sampler, "expected_gain", None)
 
     def seed(self, variants: Iterable[V]) -> None:
-        """First guesses, handed out before anything else."""
+        """Queue first guesses, which `ask` returns before anything else."""
         self._queue.extend(variants)
 
     def ask(self) -> V | None:
@@ -60,9 +62,10 @@ class Search(Generic[V]):
         while self._queue:
             variant = self._queue.popleft()
             if variant not in self._seen:
-                return self._start(variant)
+                self._add(variant, TrialState.RUNNING)
+                return variant
         try:
-            with one_thread():  # a model's matrices are small, and others use the other cores
+            with one_thread():  # a model's matrices are small, and compilers use the other cores
                 trial = self._study.ask(self._variants.distributions)
         except ExhaustedError:
             return None
@@ -72,14 +75,19 @@ class Search(Generic[V]):
         params = trial.params  # a copy each time
         suggested = self._variants.variant_of(params)
         if suggested is not None and suggested not in self._seen:
-            return self._mark(suggested, trial.number)
-        # A sampler that knows the box alone: its suggestion fails, and the nearest that may be tried is another trial.
+            self._running[suggested] = trial.number
+            self._seen.add(suggested)
+            return suggested
+        # The sampler knows nothing of the constraints: its trial fails, and the nearest variant is another trial.
         self._study.tell(trial, state=TrialState.FAIL)
         nearest = self._variants.nearest(params, self._seen)
-        return None if nearest is None else self._start(nearest)
+        if nearest is not None:
+            self._add(nearest, TrialState.RUNNING)
+        return nearest
 
     def tell(self, variant: V, time_us: float | None) -> None:
-        """The time of a variant, None if it failed. One that was never asked counts as seen from now on."""
+        """Add the time of a variant in microseconds, None if it failed, whether it was asked or not. Raises ConfigError
+        for a time that is not positive."""
         check(time_us is None or time_us > 0, f"a time must be positive, got {time_us}")
         value, state = (None, TrialState.FAIL) if time_us is None else (math.log(time_us), TrialState.COMPLETE)
         number = self._running.pop(variant, None)
@@ -88,47 +96,35 @@ class Search(Generic[V]):
         else:
             self._study.tell(number, value, state)
 
-    def _start(self, variant: V) -> V:
-        """A running trial of a variant of our choice."""
-        self._add(variant, TrialState.RUNNING)
-        return self._mark(variant, len(self._study.get_trials(deepcopy=False)) - 1)
-
     def _add(self, variant: V, state: TrialState, value: float | None = None) -> None:
+        """Add a trial of a variant that the sampler did not suggest."""
         params, distributions = self._variants.params_of(variant), self._variants.distributions
         self._seen.add(variant)
         self._study.add_trial(create_trial(state=state, params=params, distributions=distributions, value=value))
-
-    def _mark(self, variant: V, number: int) -> V:
-        self._running[variant] = number
-        self._seen.add(variant)
-        return variant
+        if state is TrialState.RUNNING:
+            self._running[variant] = len(self._study.get_trials(deepcopy=False)) - 1
 
 
 def check_sampler(name: str | None) -> None:
-    """Raise ConfigError for a name of no sampler, ArgumentTypeError for no name; None stands for any."""
+    """Raise ConfigError for a name that no sampler has, ArgumentTypeError for another type than a text or None."""
     if name is None:
         return
     check_type("sampler", name, str, "a name")
-    if name.startswith(OPTUNA):
-        known = _of_optuna()
-        listed = f"sampler must be one of {', '.join(known)}, which need no arguments"
-        check(name in known, f"{listed}, got {name!r}{meant(name, known)}")
-    else:
-        check(
-            name in SAMPLERS,
-            f"sampler must be one of {', '.join(SAMPLERS)} or {OPTUNA}CLASS, got {name!r}{meant(name, SAMPLERS)}",
-        )
+    by_class = name.startswith(OPTUNA)
+    names = [*_of_optuna()] if by_class else SAMPLERS
+    more = ", which need no arguments" if by_class else f" or {OPTUNA}CLASS"
+    check(name in names, f"sampler must be one of {', '.join(names)}{more}, got {name!r}{meant(name, names)}")
 
 
 def local_search(forecast: Forecast, start: Sequence[Config], seed: int) -> Search[Config]:
-    """A search for the problem of a forecast that begins with some configs and goes on to neighbours of the fastest."""
+    """A search for the problem of a forecast: first the configs of `start`, then neighbours of the fastest ones."""
     sampler = LocalSampler(forecast, start, seed)
     return Search(sampler.variants, sampler)
 
 
 def make_search(name: str, space: Space, seed: int, variants: Sequence[Config] | None = None) -> Search[Any]:
     """A search of a space's points, or of `variants` at them, by the sampler called `name`. Raises ConfigError for an
-    unknown one, for `local`, which searches no listed variants, and for one that needs a package that is missing."""
+    unknown sampler, for `local`, which searches no listed variants, and for one whose package is missing."""
     check_sampler(name)
     check(name != LOCAL, f"the sampler {LOCAL} searches no listed variants; name another one, such as {GP}")
     # Positions taken for numbers mislead Optuna's TPE: on recordings it needs twice as many outcomes or more.
@@ -143,19 +139,19 @@ def make_search(name: str, space: Space, seed: int, variants: Sequence[Config] |
     check(not missing, f"the sampler {name} needs what is not installed: pip install {' '.join(missing)}")
     options = {"seed": seed, "warn_independent_sampling": False}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a sampler is experimental
+        warnings.simplefilter("ignore")  # Optuna warns of experimental samplers
         sampler = kind(**{k: v for k, v in options.items() if k in inspect.signature(kind).parameters})
     return Search(listed, sampler)
 
 
 def _of_optuna() -> dict[str, Any]:
-    """Optuna's samplers that can be made without an argument, by our names of them."""
-    found = {}
-    for name in sorted(optuna.samplers.__all__):
+    """Optuna's samplers that need no argument, by our names of them."""
+    kinds = {}
+    # BruteForceSampler stops its study, which only `optimize` may do; our `exhaustive` takes its place.
+    for name in sorted({*optuna.samplers.__all__} - {"BruteForceSampler"}):
         kind = getattr(optuna.samplers, name)
-        if not inspect.isclass(kind) or inspect.isabstract(kind):
-            continue
-        needed = [p for p in inspect.signature(kind).parameters.values() if p.default is p.empty]
-        if not needed and name != "BruteForceSampler":  # stops its study, as only `optimize` may; ours is `exhaustive`
-            found[OPTUNA + name] = kind
-    return found
+        if inspect.isclass(kind) and not inspect.isabstract(kind):
+            parameters = inspect.signature(kind).parameters.values()
+            if all(parameter.default is not parameter.empty for parameter in parameters):
+                kinds[OPTUNA + name] = kind
+    return kinds
