@@ -1,4 +1,4 @@
-"""Commands, their options and their help. What a command does lies in its own module, which is imported when it runs:
+"""Commands, their options and their help. The work of a command lies in its own module, which is imported when it runs:
 help and completion wait for neither NumPy nor Optuna."""
 
 from collections.abc import Callable

@@ -3,17 +3,18 @@
 import errno
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
 
+from ..codegen.config import Config
 from ..codegen.errors import ShapeError
 from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.files import UNSEEN
-from ..runtime.store.record import Status
+from ..runtime.store.record import Record, Status
+from .measure.evaluate import Tried
 from .measure.pipeline import TRY_LIMIT_S
+from .recording.entry import Entry
 from .result import Progress
 from .settings import Budget
 
@@ -60,20 +61,33 @@ class Watched(Progress):
     silences it."""
 
     def __init__(self, progress: Progress, interrupted: list[int]) -> None:
-        self._interrupted = interrupted
-        self._silent = False
-        for name in ("started", "resumed", "tried", "duelling"):
-            setattr(self, name, partial(self._call, getattr(progress, name)))
+        self._progress, self._interrupted = progress, interrupted
 
-    def _call(self, method: Callable[..., None], *arguments: Any) -> None:
-        if self._silent:
-            return
+    def started(self, problem: Problem, device: DeviceInfo, variants: int | None, budget: Budget, resumed: int) -> None:
+        with self._seen():
+            self._progress.started(problem, device, variants, budget, resumed)
+
+    def resumed(self, problem: Problem, device: DeviceInfo, config: Config, entry: Entry) -> None:
+        with self._seen():
+            self._progress.resumed(problem, device, config, entry)
+
+    def tried(self, tried: Tried, best: Record | None) -> None:
+        with self._seen():
+            self._progress.tried(tried, best)
+
+    def duelling(self, configs: tuple[Config, ...]) -> None:
+        with self._seen():
+            self._progress.duelling(configs)
+
+    @contextmanager
+    def _seen(self) -> Iterator[None]:
+        """Turn the failure of an output that nobody sees into the end of the run."""
         try:
-            method(*arguments)
+            yield
         except OSError as error:
             if error.errno not in UNSEEN:
                 raise
-            self._silent = True
+            self._progress = Progress()
             self._interrupted += [signal.SIGHUP] * (error.errno != errno.ENOSPC)
 
 

@@ -174,7 +174,7 @@ Launch = Callable[[Operand, Operand, Operand, float, float], None]
 class Device(Protocol):
     """A machine that runs kernels. `cuda` and `host` extend it; one conformance test class holds for both.
 
-    What is defined here suits a device without streams and graphs, on which work is done when a call returns.
+    Methods with a body suit a device without streams and graphs, on which work is done when a call returns.
     """
 
     xp: Any

@@ -197,7 +197,7 @@ class Store:
         return True
 
     def forget(self, device_key: str, problem: Shape) -> bool:
-        """Remove the user's own record of a device and problem; False where there is none. What ships stays.
+        """Remove the user's own record of a device and problem; False where there is none. Shipped records stay.
 
         `problem` may be "1024x768x512" or three numbers, for a product in float without transposes. Raises StoreError
         in one line where it cannot be removed.

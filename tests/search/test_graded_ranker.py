@@ -116,7 +116,7 @@ def test_what_ships_of_a_grade_takes_kernels_of_terms_where_these_pay(accuracy: 
         problem = Problem.parse(shape, accuracy=accuracy)
         result = Forecast(problem, H200).choices(300)
         assert (result[0].config.terms > 0) is splits
-        # Of a finer accuracy's, as told by its ranker, more than what it hopes for is expected.
+        # The ranker of a finer accuracy expects more time than the ranker of this one hopes for.
         assert all(later.expected_us > earlier.expected_us / 1.101 for earlier, later in itertools.pairwise(result))
         assert len({each.config for each in result}) == len(result)
         assert {each.regret for each in result} == {ranker.regret[H200.key]}

@@ -71,12 +71,12 @@ def test_the_nearest_shape_of_the_device_comes_first() -> None:
     records = (record(Problem.parse("4096"), far), record(Problem.parse("512"), near))
     result = look_up(Problem.parse("516"), H200, records)
     assert result is not None
-    assert (result.told, result.record) == ("predicted (from 512x512x512)", records[1])
+    assert (result.summary, result.record) == ("predicted (from 512x512x512)", records[1])
     assert result.config.cta_tile == near.cta_tile
     for shape in ("514", "512x512x640"):  # rows of another alignment, and too far
         result = look_up(Problem.parse(shape), H200, records)
         assert result is not None
-        assert (result.told, result.record) == ("predicted", None)
+        assert (result.summary, result.record) == ("predicted", None)
 
 
 def test_a_near_shape_of_a_device_with_the_same_sms_comes_before_predictions() -> None:
@@ -84,7 +84,7 @@ def test_a_near_shape_of_a_device_with_the_same_sms_comes_before_predictions() -
     of_there = record(Problem.parse("512"), parse("simt:64x64x16,lanes_m=4"), there.key)
     result = look_up(Problem.parse("512"), here, (of_there,))
     assert result is not None
-    assert result.told == "predicted (from 512x512x512 on nvidia-h200)"
+    assert result.summary == "predicted (from 512x512x512 on nvidia-h200)"
     assert (result.record, result.sibling) == (None, of_there)
     assert result.config.cta_tile == (64, 64, 16)
     assert (result.expected_us, result.regret) == (None, None)  # those of the other device are not known here
@@ -101,7 +101,7 @@ def test_a_near_shape_of_a_device_with_the_same_sms_comes_before_predictions() -
     for device, shape in ((here, "1024"), (KNOWN["nvidia-h100-pcie"], "512")):  # too far; fewer SMs
         result = look_up(Problem.parse(shape), device, (of_there,))
         assert result is not None
-        assert (result.told, result.sibling) == ("predicted", None)
+        assert (result.summary, result.sibling) == ("predicted", None)
 
 
 def test_records_of_other_devices_are_no_choice_and_those_far_away_the_last() -> None:

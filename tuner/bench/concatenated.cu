@@ -116,7 +116,7 @@ __device__ __forceinline__ void largest_of(const Tile& tile, unsigned* most, uns
     }
 }
 
-// What a row with this largest magnitude is multiplied by is 2 to this power.
+// Exponent of the power of two that a row with this largest magnitude is multiplied by.
 __device__ __forceinline__ int exponent_of(unsigned most)
 {
     return most ? TOP + 127 - int(max(most >> 23, 1u)) : 0;

@@ -59,14 +59,10 @@ def shortlist(problem: Problem, info: DeviceInfo, records: Sequence[Record], cou
     times = forecast.us([choice.config for choice in near])
     near = [c if c.expected_us else replace(c, expected_us=us) for c, us in zip(near, times)]
     defaults = [family() for family in families().values()] if info.arch.is_host else []
-    begun = (Choice(config, Source.MODEL, us) for config, us in zip(defaults, forecast.us(defaults)))
-    others = [*predicted, *_serving(begun, problem, info), *near]
-    others.sort(key=lambda choice: choice.expected_us or math.inf)
-    entries: dict[Config, Choice] = {}
-    exact = _serving(_exact(problem, info, records), problem, info)
-    for choice in (*exact, *near[: 1 if first else 0], *others):
-        entries.setdefault(choice.config, choice)
-    return tuple(itertools.islice(entries.values(), count))
+    begun = [Choice(config, Source.MODEL, us) for config, us in zip(defaults, forecast.us(defaults))]
+    others = sorted([*predicted, *begun, *near], key=lambda choice: choice.expected_us or math.inf)
+    entries = (*_exact(problem, info, records), *near[: 1 if first else 0], *others)
+    return tuple(itertools.islice(_serving(entries, problem, info), count))
 
 
 def _serving(choices: Iterable[Choice], problem: Problem, info: DeviceInfo) -> Iterator[Choice]:

@@ -41,7 +41,7 @@ static int gives(PyObject *given, PyObject *wanted)
     return same;
 }
 
-/* What calling a Program does under its lock, where `values` begin with what is given. -1 with an exception. */
+/* Runs a Program under its lock; `values` begin with the call's arguments. -1 with an exception. */
 static int carried_out(PyObject *const *kept, PyObject *stream, PyObject **values)
 {
     PyObject *own = NULL, *maps = kept[MAPS], *constants = kept[CONSTANTS], *steps = kept[STEPS];

@@ -41,7 +41,7 @@ _Static_assert(offsetof(Config, stream) == 32 && offsetof(Config, count) == 48, 
 
 typedef int (*LaunchFunction)(const Config *, void *function, void **arguments, void **extra);
 
-/* What both types begin with. */
+/* The head that both types begin with. */
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;

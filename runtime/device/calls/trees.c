@@ -43,7 +43,7 @@ INLINE void led(const int *questions, const float *borders, Py_ssize_t levels, E
     memcpy(leaf, leaves, sizeof leaves);
 }
 
-/* What all trees add up to for these rows. */
+/* Adds up the leaves that all trees give these rows. */
 INLINE void added_up(const Py_buffer *views, Eight (*taken)[TOGETHER / 8], int *sums)
 {
     Py_ssize_t trees = views[QUESTIONS].shape[0], levels = views[QUESTIONS].shape[1], size = (Py_ssize_t)1 << levels;

@@ -1,6 +1,6 @@
-// Copies that run behind the kernel's back, as cp.async: nothing arrives before its thread has waited for it.
+// Asynchronous copies, as cp.async: nothing arrives before its thread has waited for it.
 //
-// Each thread has a queue. What lies at the target meanwhile is NaN, so that a kernel that reads too early, or that
+// Each thread has a queue. The target holds NaN meanwhile, so that a kernel that reads too early, or that
 // forgets to wait, computes NaN; what a late copy overwrites is overwritten at the wait.
 #pragma once
 
@@ -27,7 +27,7 @@ struct Copies {
     void clear() { first = count = group = 0; }
 };
 
-// Those of the thread that runs.
+// The copies of the thread that runs.
 inline Copies& own_copies() { return own_queue<Copies, 0>(); }
 
 inline void copy_async(void* to, const void* from, unsigned bytes)

@@ -84,7 +84,7 @@ template <class P, class V> P atomicAdd(P* p, V value)  // no other thread runs 
 }
 template <class P> void atomicMax(P* p, P value) { *p = *p < value ? value : *p; }
 
-// A store that the cache may forget soon. What is stored may be of another type.
+// A store that the cache may forget soon. The value may be of another type.
 template <class V> void __stcs(V* to, const V& value) { memcpy(to, &value, sizeof value); }
 
 inline size_t __cvta_generic_to_shared(const void* place) { return tilewright_host::shared_address(place); }

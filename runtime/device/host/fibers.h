@@ -144,7 +144,7 @@ static void threads_on_this_fiber();
 
 static char* stack_of(unsigned fiber) { return memory + fiber * STRIDE + QUEUES; }
 
-// What the thread that runs has of a kind in its memory, `offset` bytes behind the start: empty at the first use in a
+// The queue of a kind of the thread that runs, `offset` bytes behind the start of its memory: empty at the first use in a
 // launch, whatever an earlier one left there.
 template <class Queue, size_t offset> Queue& own_queue()
 {
@@ -159,7 +159,7 @@ template <class Queue, size_t offset> Queue& own_queue()
     return own.queue;
 }
 
-// Gives up the block. What is on the fibers' stacks is abandoned.
+// Gives up the block, and abandons all objects on the fibers' stacks.
 static void give_up(decltype(failure) why, unsigned where = 0)
 {
     failure = why;
@@ -302,7 +302,7 @@ inline void wait_cluster()
     if (fibers[current].phase == cluster_phase) wait(cluster_phase);
 }
 
-// Of the lanes in `mask` those that the block has.
+// The lanes in `mask` that the block has.
 static unsigned present(unsigned mask)
 {
     const unsigned first = fibers[current].rank / WARP * WARP;

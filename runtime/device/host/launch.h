@@ -9,7 +9,7 @@ namespace tilewright_host {
 // ---- Shared memory ---------------------------------------------------------------------------------------------
 
 // `__shared__` names one place, where the block that runs has its own: what the cluster's other blocks have there is
-// kept aside meanwhile. What `extern __shared__` names lies apart for each block.
+// kept aside meanwhile. Memory named by `extern __shared__` lies apart for each block.
 struct Memory {
     char *dynamic, *aside;
 };
@@ -24,8 +24,8 @@ static size_t static_bytes()
     return __start_tilewright_shared ? __stop_tilewright_shared - __start_tilewright_shared : 0;
 }
 
-// What follows goes over memory that nobody may touch otherwise: memcpy and memset would be checked, gaps and all. It
-// is optimized where the kernel is not, for every block starts and ends with it.
+// The next functions go over memory that nobody may touch otherwise: memcpy and memset would be checked, gaps and all.
+// They are optimized where the kernel is not, for every block starts and ends with it.
 #ifndef __clang__
 #pragma GCC push_options
 #pragma GCC optimize("O2")

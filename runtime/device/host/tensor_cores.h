@@ -1,4 +1,4 @@
-// What tensor cores compute: mma on doubles, and mma and wgmma on halves, bfloat16s and TF32, with sums in float;
+// Products of tensor cores: mma on doubles, and mma and wgmma on halves, bfloat16s and TF32, with sums in float;
 // conversions to and from those.
 //
 // The sums in float are not those of IEEE arithmetic. The 16 products, of TF32 8, which are exact, and the number that they are
@@ -15,7 +15,7 @@
 #include "launch.h"
 
 // The arithmetic is where tests spend their time: it is optimized and left unchecked under sanitizers too, where all
-// else is not. What it works on was read by others.
+// else is not. Other code has read its operands.
 #define TILEWRIGHT_ARITHMETIC __attribute__((no_sanitize("address", "undefined")))
 #ifndef __clang__
 #pragma GCC push_options
@@ -98,7 +98,7 @@ TILEWRIGHT_ARITHMETIC inline double power_of_two(int exponent)
     return x;
 }
 
-// What lines a number up that is so many powers of two below the largest, and less than 4: 30 below nothing is left.
+// Factor that lines up a number below 4, so many powers of two below the largest: 30 below it nothing is left.
 TILEWRIGHT_ARITHMETIC inline double places(int below) { return power_of_two(25 - (below < 30 ? below : 30)); }
 
 // start + the sum of a[i] * b[i], as tensor cores add.
@@ -136,7 +136,7 @@ TILEWRIGHT_ARITHMETIC void terms(const void* from, Scaled* to)
 #pragma GCC pop_options
 #endif
 
-// What a lane has of a tile of 16 x 8 sums: of row g columns 2t and 2t + 1, then those of row g + 8.
+// A lane's part of a tile of 16 x 8 sums: columns 2t and 2t + 1 of row g, then of row g + 8.
 template <class Sum>
 struct OfTile {
     Sum x[4];
@@ -169,7 +169,7 @@ OfTile<double> product_f64(const double (&rows)[kGroups][K], const double (&col)
     });
 }
 
-// What mma.m16n8k16 makes of a lane's sums. kHalf, else bfloat16.
+// The sums of a lane after mma.m16n8k16, of halves with kHalf, else of bfloat16s.
 template <bool kHalf>
 OfTile<float> mma_16816(const OfTile<float>& start, const unsigned (&a)[4], unsigned b0, unsigned b1)
 {
@@ -214,7 +214,7 @@ inline float cut_off_sum_tf32(float start, const unsigned* a, const unsigned* b)
     return finite && fabs(plain) < ldexp(1.0, 128) ? cut_off_sum<8>(start, x, y) : float(plain);
 }
 
-// What mma.m16n8k8 on TF32 makes of a lane's sums.
+// The sums of a lane after mma.m16n8k8 on TF32.
 inline OfTile<float> mma_1688(const OfTile<float>& start, const unsigned (&a)[4], unsigned b0, unsigned b1)
 {
     struct Fragment {
@@ -268,7 +268,7 @@ struct AllStarted {
     void clear() { count = groups = 0; }
 };
 
-// What the thread that runs has started; it lies behind the thread's copies.
+// Products that the thread that runs has started; they lie behind the thread's copies.
 inline AllStarted& own_started() { return own_queue<AllStarted, sizeof(Copies) + 64>(); }
 
 // 16 steps of row `row`. Bits 4 and up of a byte's address are changed by those from bit 7 on, as many as tell the
@@ -317,8 +317,7 @@ inline void wgmma_commit()
     all.ends[all.groups++] = all.count;
 }
 
-// Finishes all groups but the last so many, for a whole warp. What was started since the last group was committed is of
-// none.
+// Finishes all groups but the last so many, for a whole warp. Products started since the last commit belong to no group.
 inline void wgmma_wait(unsigned pending)
 {
     AllStarted& all = own_started();

@@ -1,6 +1,6 @@
 // Barriers in shared memory that count bytes, and TMA copies of boxes that arrive at them (mbarrier, cp.async.bulk.tensor).
 //
-// A copy is under way until no thread can go on without it. What lies at the target meanwhile is NaN, so that a kernel
+// A copy is under way until no thread can go on without it. The target holds NaN meanwhile, so that a kernel
 // that reads too early, or fills a stage that is still read, computes NaN.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace tilewright_host {
 
-// What the device tells of a matrix in 128 bytes, as host.py packs it: rows of `cols` elements, `pitch` bytes apart,
+// A tensor map of 128 bytes, as host.py packs it: rows of `cols` elements, `pitch` bytes apart,
 // of which one copy brings `box_rows` x `box_cols`.
 struct TensorMap {
     const char* first;
