@@ -46,7 +46,8 @@ PROBLEMS = {
     "1": (),
     "12345x23x7777": (DType.FLOAT, "tn"),
 }
-DEVICES = [H200, KNOWN["nvidia-a10"], KNOWN["nvidia-geforce-rtx-4090"], choose("host").info]
+SLOW = [pytest.param(KNOWN[key], marks=pytest.mark.slow) for key in ("nvidia-a10", "nvidia-geforce-rtx-4090")]
+DEVICES = [H200, *SLOW, choose("host").info]
 
 
 def shown(told: Explained, width: int) -> list[str]:

@@ -118,6 +118,7 @@ def test_operands_that_start_askew_are_served_by_the_unaligned_instance() -> Non
     check_askew(8, lambda device: prepare(device, Problem.parse("36x40x44", "double"), config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_accuracy(name: str) -> None:
     """T1 by the verifier, and T2: an IEEE sum of k terms is this near, a shortened one is not."""
@@ -145,6 +146,7 @@ def test_split_k_gives_the_same_bits_again() -> None:
     assert len({bits(kernel) for _ in range(5)}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CONFIGS if "shared" in name])
 def test_accumulators_that_pass_through_shared_memory_keep_their_bits(name: str) -> None:
     pairs, config = [], config_for(CONFIGS[name])

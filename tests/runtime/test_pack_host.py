@@ -17,6 +17,7 @@ from tilewright.runtime.product.copied import Packing
 from tilewright.runtime.product.kernel import prepare
 from variants import variant
 
+SLOW = pytest.mark.slow
 CONFIGS = {
     "A and B": ("float", "simt:pack_a=1,pack_b=1,load=cp_async,stages=3,block_k=16"),
     "splits, slices": ("float", "simt:pack_a=1,pack_b=1,split_k=2,slices=2,block_k=16"),
@@ -25,7 +26,7 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", [name if name == "A and B" else pytest.param(name, marks=SLOW) for name in CONFIGS])
 def test_products_of_any_size_and_stride(name: str) -> None:
     dtype, text = CONFIGS[name]
     device, config = QuickDevice(), variant(text)
