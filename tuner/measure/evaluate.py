@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, TypeAlias
 
 from ...codegen.config import Config
@@ -228,15 +227,17 @@ class InProcess:
         self._device = open_device(info) if device is None else device
         self._pool = ThreadPoolExecutor(threads, "compiler")
         self._waiting: dict[Future[float], Config] = {}
+        self._made: Bench | None = None
 
-    @cached_property
+    @property
     def _bench(self) -> Bench:
         """The bench, which is made while threads compile: without a cache it has much to compile too."""
-        bench = Bench(self._device, self._problem)
-        if self._brief and not self._info.arch.is_host:
-            with suppress(*FAILURES):
-                bench.warm()  # compilers are under way, so this takes no time of its own
-        return bench
+        if self._made is None:
+            self._made = Bench(self._device, self._problem)
+            if self._brief and not self._info.arch.is_host:
+                with suppress(*FAILURES):
+                    self._made.warm()  # compilers are under way, so this takes no time of its own
+        return self._made
 
     def room(self) -> int:
         """Number of variants to submit, so that no thread waits."""
