@@ -108,8 +108,8 @@ def simulated(recording: Recording, pace: float) -> Any:
             trials += 1
             time.sleep(max(0.0, begun + spent_s - time.monotonic()))
             now = datetime.datetime.now().isoformat(timespec="seconds")
-            progress._attempt.say(Tells(progress._attempt.name, variants[point], entry, now))
-            progress._attempt.check()
+            progress.say(Tells(progress.name, variants[point], entry, now))
+            progress.check()
         return result_of(problem, trials, time.monotonic() - begun)
 
     return tune

@@ -11,9 +11,11 @@ from functools import wraps
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...codegen.problem import Problem
 from ..device.protocol import Device, Launch, Operand
+from ..locks import CachedProperty
 from ..product.arguments import operand_of
 from ..store.record import Measurement
 from .threads import one_thread
@@ -283,8 +285,8 @@ class Timer:
     @_on_one_thread
     def end_to_end_us(self, launch: Launch) -> float:
         """Median microseconds of a few products from operands in the processor's memory to the result there."""
-        xp, problem, rng = self.device.xp, self.problem, np.random.default_rng(5)
-        a, b = (rng.random(shape).astype(problem.dtype.numpy_name) for shape in (problem.stored_a, problem.stored_b))
+        xp, problem = self.device.xp, self.problem
+        a, b = self._in_processors_memory
 
         def product() -> None:
             inside = [xp.asarray(array) for array in (a, b)]  # no copy where the device is the processor
@@ -301,6 +303,13 @@ class Timer:
             product()
             times.append((time.perf_counter() - begin) * 1e6)
         return statistics.median(times)
+
+    @CachedProperty
+    def _in_processors_memory(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """A and B in the processor's memory, drawn once."""
+        rng, problem = np.random.default_rng(5), self.problem
+        a, b = (rng.random(shape).astype(problem.dtype.numpy_name) for shape in (problem.stored_a, problem.stored_b))
+        return a, b
 
 
 def added_us(followed: Sequence[float], alone: Sequence[float]) -> list[float]:

@@ -96,7 +96,10 @@ def draw_ratios(result: BenchResult, axes: Any, palette: Palette, narrow: bool) 
         shift = ((number + 0.5) / len(series) - 0.5) * _LANE
         rivals = [(y, rival) for y, row in enumerate(rows) if (rival := row.rival(key))]
         marks = [(y, getattr(rival, f"{kind}ratio"), getattr(rival, f"{kind}interval")) for y, rival in rivals]
-        ys, ratios, lows, highs = zip(*((y + shift, ratio, *within) for y, ratio, within in marks if within))
+        points = [(y + shift, ratio, *within) for y, ratio, within in marks if within]
+        if not points:  # a file may have ratios without intervals
+            continue
+        ys, ratios, lows, highs = zip(*points)
         ends += [*lows, *highs]
         below = [max(0.0, ratio - low) for ratio, low in zip(ratios, lows)]
         above = [max(0.0, high - ratio) for ratio, high in zip(ratios, highs)]

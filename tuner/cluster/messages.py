@@ -24,7 +24,7 @@ from ..result import Result
 
 MOST_CHARACTERS = 4 << 20
 """Characters of the longest message: a result with all samples of its duel has some ten thousand."""
-_MOST_TRIALS = 10**9
+MOST_TRIALS = 10**9
 """Trials that one problem may have."""
 
 
@@ -78,8 +78,8 @@ class Begins:
     """Outcomes of earlier attempts from which the worker goes on."""
 
     def __post_init__(self) -> None:
-        if not (0 <= self.trials <= _MOST_TRIALS and 0 <= self.resumed <= _MOST_TRIALS):
-            raise ValueError(f"trials and resumed must be in 0..{_MOST_TRIALS:,}")
+        if not (0 <= self.trials <= MOST_TRIALS and 0 <= self.resumed <= MOST_TRIALS):
+            raise ValueError(f"trials and resumed must be in 0..{MOST_TRIALS:,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Ends:
         result, best, contenders = self.result, self.result.best, self.result.contenders
         good = (best.problem, best.device, best.status) == (result.problem, result.device.key, Status.OK)
         good &= bool(contenders) and contenders[0].config == best.config and any(c.config is None for c in contenders)
-        good &= result.seconds > 0 and _MOST_TRIALS >= result.trials >= result.resumed >= 0
+        good &= result.seconds > 0 and MOST_TRIALS >= result.trials >= result.resumed >= 0
         if not good:
             raise ValueError("a result that does not agree with itself")
 

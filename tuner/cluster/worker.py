@@ -41,7 +41,7 @@ from ..result import Progress, Result
 from ..settings import Budget
 from ..tune import tune
 from .link import WORKER_ROUTES, quiet
-from .messages import Asks, Begins, Ends, Fails, Loses, Message, Task, Tells, written
+from .messages import MOST_TRIALS, Asks, Begins, Ends, Fails, Loses, Message, Task, Tells, written
 
 _IDLE_S = 20.0
 """Seconds that processes which compile and measure wait for the worker's next problem before they end."""
@@ -167,7 +167,7 @@ class Attempt(Progress):
     def started(self, problem: Problem, device: DeviceInfo, variants: int | None, budget: Budget, resumed: int) -> None:
         """Send the number of variants that are tried at most."""
         trials = budget.trials if variants is None else min(budget.trials, variants)
-        self.say(Begins(self.name, trials, resumed))
+        self.say(Begins(self.name, min(trials, MOST_TRIALS), min(resumed, MOST_TRIALS)))
 
     def tried(self, tried: Tried, best: Record | None) -> None:
         """Send an outcome, then end the run where the client wants no more."""

@@ -34,7 +34,7 @@ MOST_VALUES = 8_000_000
 
 _CACHE = re.compile(r'"cache"[ \t]*:[ \t]*\{')
 _KERNEL = re.compile(r"gemm (\w+) (\w\w)(?: (\w+))?")
-_ROW = re.compile(r'[\s,{]*("(?:[^"\\]|\\.)*")\s*:\s*')
+_ROW = re.compile(r'[\s,]*("(?:[^"\\]|\\.)*")\s*:\s*')
 _CLOSED = re.compile(r"[\s,]*\}?\s*\}?\s*")
 _BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 _FAILURES = {"InvalidConfig": "pruned", "CompilationFailedConfig": "compile_error"}
@@ -168,7 +168,7 @@ def _lines_of(keys: Iterable[str], text: str) -> dict[str, list[int]]:
     wanted = set(keys)
     lines: dict[str, list[int]] = {}
     for place, line in enumerate(text.split("\n") if wanted else (), 1):
-        match = _ROW.match(line)
+        match = _ROW.match(line.lstrip().removeprefix("{"))
         with contextlib.suppress(ValueError):
             if match and (key := json.loads(match[1])) in wanted:
                 lines.setdefault(key, []).append(place)
