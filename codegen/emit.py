@@ -39,7 +39,7 @@ _STATUSES = (
     ("SUCCESS", "done, or queued"),
     ("INVALID_SIZE", "m, n or k is negative"),
     ("INVALID_LD", "lda, ldb or ldc is below 1 or the length of a stored row"),
-    ("NULL_POINTER", "a matrix that would be read or written is null"),
+    ("NULL_POINTER", "a matrix that would be read or written, or a description, is null"),
     ("MISALIGNED", "a matrix does not begin at a whole element, or the workspace at 256 bytes"),
     ("TOO_LARGE", "a size or leading dimension is above 2^31 - 1, or there are too many tiles of C"),
     ("WORKSPACE_TOO_SMALL", "the workspace is smaller than the product needs"),

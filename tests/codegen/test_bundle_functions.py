@@ -150,6 +150,20 @@ CAPTURED = """
     expect(cudaGraphLaunch(ready, stream) == 0 && right(c), "replayed");
     return 0;
 """
+UNALIGNED = """
+    const size_t more = 1 << 22;  // a kernel of the bundle that needs more than the function says would fit
+    void* large = nullptr;
+    cudaMalloc(&large, more);
+    expect(gemm_workspace_init(large, more, stream) == 0, "init");
+    expect(gemm_workspace_init(workspace, bytes, stream) == 0, "init");
+    float *x, *y;
+    for (float** each : {&x, &y}) cudaMalloc((void**)each, m * k * 4 + 4096);
+    for (int i = 0; i < m * k; ++i) x[i] = 1.0f / float(i % 97 + 1), y[i + 1] = 1.0f / float(i % 89 + 1);
+    expect(gemm_run(x, k, y + 1, n, c, n, m, n, k, 1, 0, workspace, bytes, stream) == 0, "of the size that it says");
+    expect(gemm_run(x, k, y + 1, n, d, n, m, n, k, 1, 0, large, more, stream) == 0, "larger");
+    for (int i = 0; i < m * n; ++i) expect(c[i] == d[i], "the same bits");
+    return 0;
+"""
 HEADER = """
     expect(gemm_workspace_init(workspace, bytes, stream) == 0, "init");
     expect(gemm_run(a, k, b, n, c, n, m, n, k, 1, 0, workspace, bytes, stream) == 0 && right(c), "run");
@@ -216,6 +230,11 @@ def all_programs() -> dict[str, Program]:
         **{kind: Program(emit(timed(us), kind, TESTED), kind) for kind, us in RECORDED_US.items()},
         **{kind: replace(each, main=renamed(CALLS + CAPTURED, each.name)) for kind, each in prepared.items()},
         **{f"count {kind}": replace(each, main=renamed(CALLS + COUNTED, each.name)) for kind, each in counted.items()},
+        "unaligned": program(
+            [("simt:64x64x16", "64x40x100", "float", "nn"), (SHARED_K, "65x39x99", "float", "nn")],
+            "near_by",
+            main=renamed(CALLS + UNALIGNED, "near_by"),
+        ),
         "tuned": Program(emit(tuned(), "tuned_shapes"), "tuned_shapes", renamed(DESCRIBE, "tuned_shapes")),
         "near": replace(bare, main=renamed(DESCRIBE, bare.name)),
         "arches": replace(arches, main=capability + renamed(DESCRIBE, arches.name)),
@@ -334,6 +353,10 @@ def test_each_device_gets_the_kernels_of_its_architecture(functions: Path, capab
     told = passes("env", f"CAPABILITY={capability}", functions, "arches", "64", "40", "100")
     assert told.split()[1:2] == ([str(parse(config))] if config else ["(null)"])
     assert told.startswith("7" if capability == 75 else "0")
+
+
+def test_bits_do_not_depend_on_the_size_of_a_workspace(functions: Path) -> None:
+    passes(functions, "unaligned")
 
 
 def test_a_header_holds_everything(functions: Path) -> None:

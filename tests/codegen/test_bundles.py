@@ -100,7 +100,7 @@ FAULTS = {
     "a null C not refused": ("tiled", r"if \(!call\.c \|\| ", "if ("),
     "alignment not looked at": ("vectors", r"if \(address & [^\n]*return false;", ""),
     "general kernel for nothing": ("exact", r"call.size\[i\] % kernel.multiple\[i\]\)", "false)"),
-    "counters where partial tiles are": ("split-K", r"workspace\) \+ counter_bytes", "workspace)"),
+    "counters where partial tiles are": ("split-K", r"\(call.need \? counter_bytes : 0\)", "0"),
     "too few CTAs": ("cluster", r"= tiles \* kernel.split_ctas;", "= tiles * (kernel.split_ctas - 1);"),
     "copies over partial tiles": ("packed with split-K", r"memory \+= step->bytes\(", "(void)step->bytes("),
     "one copy over the other": ("packed", r"memory \+= ld \* call", "ctas += 0 * call"),

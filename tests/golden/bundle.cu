@@ -1,6 +1,6 @@
 // bundle.cu: the functions that choose and launch kernels. bundle.h says how to call them.
 //
-// Written by tilewright, file digest e06617af51e09735. To write it with kernels that are looked up:
+// Written by tilewright, file digest 59d3128f7c6884cf. To write it with kernels that are looked up:
 //   tilewright emit --shape 65x65x65 --shape 128x128x128 --shape 257x257x257 --shape 513x513x513 --shape 1028x1028x1028 --shape 2049x2049x2049 --dtype float --trans nn --arch sm_90a --name bundle --split
 // SPDX-License-Identifier: MIT
 
@@ -77,6 +77,7 @@ int make_ready(const Kernel& kernel, const Device& device)
     cudaFuncAttributes facts;  // nvcc may declare more shared memory than the text, to align what a launch passes
     cudaError_t error = kernel.preparation ? cudaFuncGetAttributes(&facts, kernel.preparation) : cudaSuccess;
     if (error == cudaSuccess) error = cudaFuncGetAttributes(&facts, kernel.function);
+    if (kernel.pdl && facts.ptxVersion >= 90) kernel.waits.fetch_or(bit);  // code for older devices does not wait
     if (error == cudaSuccess && (kernel.dynamic_smem || kernel.spread)) {
         const int most = device.smem_per_cta - int(facts.sharedSizeBytes);
         error = cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
@@ -138,7 +139,7 @@ int start(const Call& call, const void* function, Index ctas, dim3 block, int sm
     cudaLaunchAttribute pdl = {};  // the kernel starts while the one before it ends, and waits before it reads memory
     pdl.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     pdl.val.programmaticStreamSerializationAllowed = 1;
-    const bool uses_pdl = call.kernel->pdl && call.device->capability >= 90;
+    const bool uses_pdl = call.kernel->waits.load(std::memory_order_relaxed) >> (call.device - devices) & 1;
     const cudaLaunchConfig_t launch = {
         dim3(unsigned(ctas)), block, std::size_t(smem_bytes), call.stream, &pdl, uses_pdl ? 1u : 0u};
     return status_of(cudaLaunchKernelExC(&launch, function, const_cast<void**>(arguments)));
@@ -289,7 +290,9 @@ Index packed_bytes(const Kernel& kernel, const Call& call)
     for (int i = 0; i < 2; ++i) {  // A has rows of m elements, B of n
         if (!kernel.packs[i]) continue;
         if (call.size[i] > INT_MAX - 128) return -1;
-        bytes += packed_ld(call.size[i], call.product->element) * call.size[2] * call.product->element;
+        const Index column = packed_ld(call.size[i], call.product->element) * call.product->element;
+        if (column > LLONG_MAX / 4 / (call.size[2] + 1)) return -1;
+        bytes += column * call.size[2];
     }
     return bytes;
 }
@@ -391,7 +394,7 @@ Index bytes_of_steps(const Kernel& kernel, const Call& call)
 int launch_with_steps(Call& call)
 {
     const Call before = call;
-    char* memory = static_cast<char*>(call.workspace) + counter_bytes;
+    char* memory = static_cast<char*>(call.workspace) + (call.need ? counter_bytes : 0);
     for (const Step* step : steps) {
         if (!step->applies(*call.kernel)) continue;
         const int status = step->begin(call, memory);
@@ -511,13 +514,16 @@ int workspace_init(void* workspace, std::size_t bytes, cudaStream_t stream)
     return status_of(cudaMemsetAsync(workspace, 0, std::size_t(counter_bytes), stream));
 }
 
-// Checks whether a call has the workspace that its kernel needs. Where its operands lie otherwise than workspace_size()
-// takes for granted, another shape's kernel may need less.
+// Checks whether a call has the workspace that its kernel needs. Operands that are not aligned may have got a kernel
+// that needs more than workspace_size(): they get another, so that no workspace's size decides the bits of a result.
 int check_workspace(Call& call, const Product& newest)
 {
     const Index room = room_of(call.workspace_bytes);
     const auto [m, n, k] = call.size;
-    if (call.need > room && Index(workspace_size(newest, {m, n, k})) <= room) choose(call, room);
+    auto bits = reinterpret_cast<std::uintptr_t>(call.c);
+    for (int i = 0; i < 3; ++i) bits |= std::uintptr_t(call.ld[i]) * unsigned(newest.element);
+    for (const void* matrix : call.matrix) bits |= reinterpret_cast<std::uintptr_t>(matrix);
+    if (call.need && bits % 16) choose(call, Index(workspace_size(newest, {m, n, k})));
     if (call.need && (call.need > room || !call.workspace)) return BUNDLE_WORKSPACE_TOO_SMALL;
     if (call.need && reinterpret_cast<std::uintptr_t>(call.workspace) % 256) return BUNDLE_MISALIGNED;
     return BUNDLE_SUCCESS;
@@ -545,8 +551,9 @@ int run(const Product& newest, const Sizes& sizes, const Sizes& lds, Call call);
 // Runs a product with the workspace of its stream, which grows in the order of the stream's work.
 int run_simple(const Product& newest, const Sizes& sizes, const Sizes& lds, Call call)
 {
+    const int sizes_status = take_sizes(call, newest, sizes, lds);
     const Index bytes = Index(workspace_size(newest, sizes));
-    if (bytes == 0) return run(newest, sizes, lds, call);
+    if (sizes_status != BUNDLE_SUCCESS || bytes == 0) return run(newest, sizes, lds, call);
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     cudaError_t error = cudaStreamIsCapturing(call.stream, &capture);
     if (error == cudaSuccess && capture != cudaStreamCaptureStatusNone) return BUNDLE_CAPTURING;
@@ -574,7 +581,7 @@ int run_simple(const Product& newest, const Sizes& sizes, const Sizes& lds, Call
         error = cudaMallocAsync(&memory, std::size_t(bytes), call.stream);
         if (error != cudaSuccess) return status_of(error);
         const int status = workspace_init(memory, std::size_t(bytes), call.stream);
-        if (status != BUNDLE_SUCCESS) return status;
+        if (status != BUNDLE_SUCCESS) return cudaFreeAsync(memory, call.stream), status;
         if (own->memory) error = cudaFreeAsync(own->memory, call.stream);
         own->memory = memory, own->bytes = bytes;
         if (error != cudaSuccess) return status_of(error);
@@ -589,7 +596,7 @@ int release()
     cudaError_t error = cudaSuccess;
     while (stream_workspaces) {
         StreamWorkspace* const first = stream_workspaces;
-        const cudaError_t freed = first->memory ? cudaFree(first->memory) : cudaSuccess;
+        const cudaError_t freed = cudaFree(first->memory);  // nothing where that is null
         if (error == cudaSuccess) error = freed;
         stream_workspaces = first->next;
         std::free(first);
@@ -605,7 +612,8 @@ int can_implement(const Product& product, const Sizes& sizes, const Sizes& lds)
     const int status = take_sizes(call, product, sizes, lds);
     if (status != BUNDLE_SUCCESS || !sizes[0] || !sizes[1]) return status;
     for (int& ld : call.ld) ld = 0;  // as any vector wants them
-    return choose(call) ? BUNDLE_SUCCESS : BUNDLE_TOO_LARGE;
+    while (call.product && !choose(call)) call.product = call.product->older;
+    return call.product ? BUNDLE_SUCCESS : BUNDLE_TOO_LARGE;
 }
 
 int run(const Product& newest, const Sizes& sizes, const Sizes& lds, Call call)
@@ -684,14 +692,14 @@ extern "C" const char* bundle_status_string(int status)
     case BUNDLE_SUCCESS: return "done, or queued";
     case BUNDLE_INVALID_SIZE: return "m, n or k is negative";
     case BUNDLE_INVALID_LD: return "lda, ldb or ldc is below 1 or the length of a stored row";
-    case BUNDLE_NULL_POINTER: return "a matrix that would be read or written is null";
+    case BUNDLE_NULL_POINTER: return "a matrix that would be read or written, or a description, is null";
     case BUNDLE_MISALIGNED: return "a matrix does not begin at a whole element, or the workspace at 256 bytes";
     case BUNDLE_TOO_LARGE: return "a size or leading dimension is above 2^31 - 1, or there are too many tiles of C";
     case BUNDLE_WORKSPACE_TOO_SMALL: return "the workspace is smaller than the product needs";
     case BUNDLE_UNSUPPORTED_DEVICE: return "the kernels are for other architectures, or the driver lacks tensor maps";
     case BUNDLE_CAPTURING: return "this call needs a workspace: capture _run, which is given one";
     default:
-        if (status <= BUNDLE_CUDA_ERROR) return "no such status";
+        if (status <= BUNDLE_CUDA_ERROR || status > BUNDLE_CUDA_ERROR + 65535) return "no such status";
         return cudaGetErrorString(cudaError_t(status - BUNDLE_CUDA_ERROR));
     }
 }

@@ -1,6 +1,6 @@
 // gemm.h: matrix products on NVIDIA GPUs in C and C++.
 //
-// Written by tilewright, file digest aa222e359ea0a06b. To write it again:
+// Written by tilewright, file digest d16dc729b5fd5542. To write it again:
 //   tilewright emit --shape 1021x767x509 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 //
@@ -28,22 +28,23 @@
 //     int status = gemm(a, k, b, n, c, n, m, n, k, 1, 0, stream);
 //     if (status != GEMM_SUCCESS) puts(gemm_status_string(status));
 //
-//   sizes      any m, n, k from 0 to 2^31 - 1; leading dimensions up to 2^31 - 1
+//   sizes      m, n, k from 0 to 2^31 - 1, leading dimensions up to 2^31 - 1; _can_implement says where tiles of C or
+//              copies of operands would be too many
 //   alignment  of A, B and C to one element
 //   workspace  none: gemm_workspace_size is always 0
-//   threads    every function may be called from any number of threads at once
+//   threads    every function but _release may be called from any number of threads at once
 //   streams    calls on different streams run side by side, each with a workspace of its own where it needs one
 //   devices    work goes to the current device, which the stream must belong to
 //   capture    gemm_run can be captured into a CUDA graph, after gemm_init on the device: it allocates nothing,
-//              waits for nothing and adds kernel nodes alone; graphs that may run at once want a
-//              workspace each
-//   version    files that are written again may have other kernels, times, workspace sizes and last bits of results;
-//              what is declared here stays, but for fields that may follow the last of a description: then
-//              GEMM_VERSION grows
+//              waits for nothing and adds kernel nodes alone; graphs that may run at once
+//              want a workspace each
+//   version    files that are written again for the same types and transposes may have other kernels, times, workspace
+//              sizes and last bits of results. Declarations stay, but for fields that may follow the last one of a
+//              description: then GEMM_VERSION grows
 //   accuracy   |error| <= gamma(k + 2) |alpha| |A| |B| + gamma(2) |beta| |C| + (k + 4) d, gamma(i) = i u / (1 - i u),
 //              with the unit roundoff u and the smallest subnormal d of the type; every run gives the same bits
 //
-// Shapes that kernels were chosen for. Another one gets the kernel of the nearest shape that can serve it:
+// Shapes that kernels were chosen for. Another shape gets the kernel of the nearest one that can serve it:
 //
 //   1021x767x509           float  nn  sm_90a  as given
 
@@ -59,7 +60,7 @@ enum {
     GEMM_SUCCESS = 0,              // done, or queued
     GEMM_INVALID_SIZE = 1,         // m, n or k is negative
     GEMM_INVALID_LD = 2,           // lda, ldb or ldc is below 1 or the length of a stored row
-    GEMM_NULL_POINTER = 3,         // a matrix that would be read or written is null
+    GEMM_NULL_POINTER = 3,         // a matrix that would be read or written, or a description, is null
     GEMM_MISALIGNED = 4,           // a matrix does not begin at a whole element, or the workspace at 256 bytes
     GEMM_TOO_LARGE = 5,            // a size or leading dimension is above 2^31 - 1, or there are too many tiles of C
     GEMM_WORKSPACE_TOO_SMALL = 6,  // the workspace is smaller than the product needs
@@ -106,7 +107,7 @@ int gemm_run(
     float alpha, float beta, void* workspace, size_t workspace_bytes, cudaStream_t stream);
 
 // Queues the product with a workspace that it keeps for each stream until gemm_release. A product that needs one
-// cannot be captured: GEMM_CAPTURING.
+// cannot be captured: GEMM_CAPTURING. With CUDA 11 cudaStreamPerThread wants _run and a workspace a thread.
 int gemm(
     const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t m, int64_t n, int64_t k,
     float alpha, float beta, cudaStream_t stream);

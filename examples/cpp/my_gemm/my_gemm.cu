@@ -1,6 +1,6 @@
 // my_gemm.cu: kernels and the functions that launch them. my_gemm.h says how to call them.
 //
-// Written by tilewright, file digest 59be882b3785860e. To write it with kernels that are looked up:
+// Written by tilewright, file digest 961edbad41c2bb45. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name my_gemm --cmake
 // SPDX-License-Identifier: MIT
 
@@ -32,7 +32,7 @@ struct Kernel {
     bool pads, packs[2];                // whether it pads all to `multiple`, and whether it packs A and B
     int terms, term_k, term_ctas;       // terms of an element, multiple that k is rounded up to, CTAs of a cluster
     unsigned box[2][2], swizzle[2];     // rows and columns of A and of B that a TMA copy brings; CUtensorMapSwizzle
-    mutable std::atomic<std::uint64_t> ready{0};  // a bit for each device that it is ready on
+    mutable std::atomic<std::uint64_t> ready{0}, waits{0};  // bits for devices: loaded there; waits by PDL
 };
 
 // A shape and the kernel that was chosen for it.
@@ -564,6 +564,7 @@ int make_ready(const Kernel& kernel, const Device& device)
     cudaFuncAttributes facts;  // nvcc may declare more shared memory than the text, to align what a launch passes
     cudaError_t error = kernel.preparation ? cudaFuncGetAttributes(&facts, kernel.preparation) : cudaSuccess;
     if (error == cudaSuccess) error = cudaFuncGetAttributes(&facts, kernel.function);
+    if (kernel.pdl && facts.ptxVersion >= 90) kernel.waits.fetch_or(bit);  // code for older devices does not wait
     if (error == cudaSuccess && (kernel.dynamic_smem || kernel.spread)) {
         const int most = device.smem_per_cta - int(facts.sharedSizeBytes);
         error = cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
@@ -625,7 +626,7 @@ int start(const Call& call, const void* function, Index ctas, dim3 block, int sm
     cudaLaunchAttribute pdl = {};  // the kernel starts while the one before it ends, and waits before it reads memory
     pdl.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     pdl.val.programmaticStreamSerializationAllowed = 1;
-    const bool uses_pdl = call.kernel->pdl && call.device->capability >= 90;
+    const bool uses_pdl = call.kernel->waits.load(std::memory_order_relaxed) >> (call.device - devices) & 1;
     const cudaLaunchConfig_t launch = {
         dim3(unsigned(ctas)), block, std::size_t(smem_bytes), call.stream, &pdl, uses_pdl ? 1u : 0u};
     return status_of(cudaLaunchKernelExC(&launch, function, const_cast<void**>(arguments)));
@@ -740,7 +741,8 @@ int can_implement(const Product& product, const Sizes& sizes, const Sizes& lds)
     const int status = take_sizes(call, product, sizes, lds);
     if (status != MY_GEMM_SUCCESS || !sizes[0] || !sizes[1]) return status;
     for (int& ld : call.ld) ld = 0;  // as any vector wants them
-    return choose(call) ? MY_GEMM_SUCCESS : MY_GEMM_TOO_LARGE;
+    while (call.product && !choose(call)) call.product = call.product->older;
+    return call.product ? MY_GEMM_SUCCESS : MY_GEMM_TOO_LARGE;
 }
 
 int run(const Product& newest, const Sizes& sizes, const Sizes& lds, Call call)
@@ -819,14 +821,14 @@ extern "C" const char* my_gemm_status_string(int status)
     case MY_GEMM_SUCCESS: return "done, or queued";
     case MY_GEMM_INVALID_SIZE: return "m, n or k is negative";
     case MY_GEMM_INVALID_LD: return "lda, ldb or ldc is below 1 or the length of a stored row";
-    case MY_GEMM_NULL_POINTER: return "a matrix that would be read or written is null";
+    case MY_GEMM_NULL_POINTER: return "a matrix that would be read or written, or a description, is null";
     case MY_GEMM_MISALIGNED: return "a matrix does not begin at a whole element, or the workspace at 256 bytes";
     case MY_GEMM_TOO_LARGE: return "a size or leading dimension is above 2^31 - 1, or there are too many tiles of C";
     case MY_GEMM_WORKSPACE_TOO_SMALL: return "the workspace is smaller than the product needs";
     case MY_GEMM_UNSUPPORTED_DEVICE: return "the kernels are for other architectures, or the driver lacks tensor maps";
     case MY_GEMM_CAPTURING: return "this call needs a workspace: capture _run, which is given one";
     default:
-        if (status <= MY_GEMM_CUDA_ERROR) return "no such status";
+        if (status <= MY_GEMM_CUDA_ERROR || status > MY_GEMM_CUDA_ERROR + 65535) return "no such status";
         return cudaGetErrorString(cudaError_t(status - MY_GEMM_CUDA_ERROR));
     }
 }

@@ -58,7 +58,7 @@ struct cudaLaunchConfig_t {
     cudaLaunchAttribute* attrs;
     unsigned numAttrs;
 };
-struct cudaFuncAttributes { int numRegs; size_t sharedSizeBytes; };
+struct cudaFuncAttributes { int numRegs, ptxVersion; size_t sharedSizeBytes; };
 struct cudaDeviceProp { char name[64]; int l2CacheSize; };
 
 namespace fake {
@@ -214,6 +214,7 @@ inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const v
     fake::Guard guard("cudaFuncGetAttributes");
     if (!fake::kernels.count(function)) return cudaErrorInvalidDeviceFunction;
     attributes->sharedSizeBytes = fake::static_smem;
+    attributes->ptxVersion = fake::capability;
     fake::loaded[{fake::device, function}] = true;
     return cudaSuccess;
 }
