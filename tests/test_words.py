@@ -44,8 +44,8 @@ Text = tuple[int, str]
 def files(*suffixes: str) -> list[Path]:
     """Files of the checkout with these suffixes, but for what the code writes."""
     inside = [path for room in ROOMS for path in (ROOT / room).rglob("*.*")]
-    found = [path for path in (*ROOT.glob("*.*"), *inside) if path.suffix in suffixes and path.is_file()]
-    return sorted(path for path in found if not path.relative_to(ROOT).as_posix().startswith(WRITTEN))
+    paths = [path for path in (*ROOT.glob("*.*"), *inside) if path.suffix in suffixes and path.is_file()]
+    return sorted(path for path in paths if not path.relative_to(ROOT).as_posix().startswith(WRITTEN))
 
 
 def docstrings(text: str) -> Iterator[Text]:
@@ -58,17 +58,17 @@ def docstrings(text: str) -> Iterator[Text]:
 
 def comments(text: str) -> Iterator[Text]:
     """Comments; those of neighbouring lines are one."""
-    found: list[tuple[int, int, str]] = []
+    blocks: list[tuple[int, int, str]] = []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             words, row = token.string.lstrip("# "), token.start[0]
             alone = not token.line[: token.start[1]].strip()
-            if alone and found and found[-1][1] == row - 1:
-                first, _, before = found.pop()
-                found.append((first, row, f"{before} {words}"))
+            if alone and blocks and blocks[-1][1] == row - 1:
+                first, _, before = blocks.pop()
+                blocks.append((first, row, f"{before} {words}"))
             else:
-                found.append((row, row if alone else -1, words))
-    return ((first, words) for first, _, words in found)
+                blocks.append((row, row if alone else -1, words))
+    return ((first, words) for first, _, words in blocks)
 
 
 def template_comments(text: str) -> Iterator[Text]:
@@ -76,11 +76,11 @@ def template_comments(text: str) -> Iterator[Text]:
     lines = text.splitlines()
     at = 0
     while at < len(lines):
-        found = re.search(r"(?:^|\s)//+ ?(.*)", lines[at])
-        words, first = (found[1] if found else ""), at
-        while found and at + 1 < len(lines) and (more := re.match(r"\s*//+ ?(.*)", lines[at + 1])):
+        comment = re.search(r"(?:^|\s)//+ ?(.*)", lines[at])
+        words, first = (comment[1] if comment else ""), at
+        while comment and at + 1 < len(lines) and (more := re.match(r"\s*//+ ?(.*)", lines[at + 1])):
             words, at = f"{words} {more[1]}", at + 1
-        if found:
+        if comment:
             yield first + 1, words
         at += 1
     for block in re.finditer(r"\{#-?(.*?)-?#\}|/\*(.*?)\*/", text, re.DOTALL):
@@ -107,9 +107,9 @@ def sentences(text: str) -> list[str]:
     return [each for each in SENTENCE.split(plain) if OFFENDING.match(each) and not each.startswith(EXCEPTIONS)]
 
 
-def offenders(path: Path, found: Iterator[Text]) -> list[str]:
+def offenders(path: Path, texts: Iterator[Text]) -> list[str]:
     name = path.relative_to(ROOT).as_posix()
-    return [f"{name}:{line}: {each[:80]}" for line, text in found for each in sentences(text)]
+    return [f"{name}:{line}: {each[:80]}" for line, text in texts for each in sentences(text)]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_the_list_of_exceptions_stays_short() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "count"),
     [
         ("What is known of a variant.", 1),
         ("What is known?", 0),
@@ -154,5 +154,5 @@ def test_the_list_of_exceptions_stays_short() -> None:
         ("Offsets of a tile. Whatever it is.", 0),
     ],
 )
-def test_the_patterns_find_what_they_should(text: str, found: int) -> None:
-    assert len(sentences(text)) == found
+def test_the_patterns_find_what_they_should(text: str, count: int) -> None:
+    assert len(sentences(text)) == count

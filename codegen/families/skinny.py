@@ -167,10 +167,6 @@ class SkinnyConfig(Config):
         """Whether stored rows of the large operand run along k; otherwise they run along C."""
         return runs_along_k(problem, self.large)
 
-    def long_side(self, problem: Problem) -> int:
-        """Elements of C along the side that the config takes for the long one."""
-        return problem.m if self.tile.short is Side.N else problem.n
-
     @property
     def streamed(self) -> tuple[int, int, int]:
         lanes = self.tile.lanes_k

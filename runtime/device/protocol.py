@@ -131,7 +131,7 @@ class Blas(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Whether it serves every product, also those with m, n, k or alpha of 0, which must not read A and B."""
+        """Whether the library serves every product, also with m, n, k or alpha of 0, which must not read A and B."""
 
     def gemm(self, problem: Problem, lda: int, ldb: int, ldc: int, elements: Elements = Elements.OWN) -> Launcher:
         """Return the launcher of a product of matrices with these leading dimensions in elements, in IEEE arithmetic
