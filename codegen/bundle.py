@@ -42,7 +42,7 @@ class Served:
     config: Config
     """The kernel's config, such as `load(...).config`."""
     target: Target
-    """The device it is for, such as `load(...).device`. The kernel runs on its architecture and later ones; stream-K
+    """The kernel's device, such as `load(...).device`. The kernel runs on its architecture and later ones; stream-K
     shares the last wave among its SMs."""
     origin: str = AS_GIVEN
     """Origin of the config, for a person."""
@@ -69,24 +69,24 @@ class Part:
     """One kernel of a bundle and how it is launched: an instance of a config's text."""
 
     problem: Problem
-    """A problem that it serves, for its dtype and transposes."""
+    """A problem that the kernel serves, for its dtype and transposes."""
     fit: Fit
     arch: Arch
     stream_ctas: int
     """CTAs that share the remainder of the last wave, 0 without stream-K."""
     space: str
-    """Namespace of its text."""
+    """Namespace of the kernel's text."""
     row: str
-    """Name of its facts there."""
+    """Name of the kernel's row in that namespace."""
 
     @property
     def label(self) -> str:
-        """Name of its row from outside its namespace."""
+        """Qualified name of the kernel's row."""
         return f"{self.space}::{self.row}"
 
     @property
     def launch(self) -> LaunchConfig:
-        """Threads and shared memory of its CTAs."""
+        """Threads and shared memory of a CTA."""
         return self.config.launch_config(self.problem, 1)
 
     @property
@@ -96,7 +96,7 @@ class Part:
 
     @property
     def numbers(self) -> tuple[tuple[str, str], ...]:
-        """Values of its row from the tile on, as C has them, line by line, and a word on each line."""
+        """Values of the kernel's row from the tile on, in C, line by line, and a word on each line."""
         config, launch = self.config, self.launch
         multiples = config.multiples if self.pads else self.fit.multiples
         pdl = "griddepcontrol" in self.arch.instructions
@@ -109,7 +109,7 @@ class Part:
 
     @property
     def operands(self) -> str:
-        """Values of its row behind the kernel that comes first: what that does, and the boxes of A and B."""
+        """Values of the kernel's row after the preparation: pad, pack, terms, and the boxes of A and B, in C."""
         config = self.config
         boxes = self.boxes or 2 * (TensorBox(0, 0, False),)
         sizes, swizzles = tuple((box.rows, box.cols) for box in boxes), tuple(3 * box.swizzled for box in boxes)
@@ -117,22 +117,22 @@ class Part:
 
     @property
     def config(self) -> Config:
-        """The config of which it is an instance."""
+        """The config of which the kernel is an instance."""
         return self.fit.config
 
     @property
     def pads(self) -> bool:
-        """Whether it works in padded copies of the matrices."""
+        """Whether the kernel works on padded copies of the matrices."""
         return self.fit.edge is Edge.PAD
 
     @property
     def limited(self) -> bool:
-        """Whether CTAs of an SM are kept to as many as there have to be."""
+        """Whether the launch limits the CTAs of an SM to as many as are needed."""
         return self.config.pdl and "griddepcontrol" in self.arch.instructions
 
     @property
     def serves(self) -> str:
-        """Operands that its kernel is for, in words."""
+        """Operands that the kernel serves, in words."""
         if self.universal:
             return "any size and alignment"
         multiples, aligned = self.fit.multiples, max(self.fit.alignment)
@@ -142,17 +142,17 @@ class Part:
 
     @property
     def universal(self) -> bool:
-        """Whether it serves operands of any size and alignment."""
+        """Whether the kernel serves operands of any size and alignment."""
         return self.fit.alignment == self.fit.multiples == (1, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """A kernel that comes before others, in a namespace of the same name."""
+    """A kernel that prepares operands (pads, packs or splits them), in a namespace of the same name."""
 
     name: str
     code: str
-    """Text of the kernels as the file has it."""
+    """Text of the kernel as the file has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,18 +165,18 @@ class Text:
     """Text of the kernels as the file has it."""
     arch: Arch
     kernels: tuple[tuple[Part, KernelSource], ...]
-    """Some launches may differ though the kernel is the same."""
+    """Launches and the sources of their kernels; several launches may share one kernel."""
     preparation: Preparation | None
-    """The kernel that comes before each of them."""
+    """The kernel that prepares the operands of these kernels."""
 
     @property
     def name(self) -> str:
-        """Name among the texts of its architecture."""
+        """Name of the text among those of the same architecture."""
         return self.label.removesuffix(f"_{self.arch.name}")
 
     @property
     def first(self) -> str:
-        """Pointer to the kernel that comes before each of them, as C has it."""
+        """Pointer to the kernel that prepares the operands of these kernels, in C."""
         first = self.preparation
         return f"reinterpret_cast<const void*>({first.name}::{first.name})" if first else "nullptr"
 
@@ -192,7 +192,7 @@ class Text:
 
     @property
     def names(self) -> set[str]:
-        """Names of its kernels and of the one that comes before them."""
+        """Names of the text's kernels and of the one that prepares their operands."""
         own = {source.name.partition("<")[0] for _, source in self.kernels}
         return own | ({self.preparation.name} if self.preparation else set())
 
@@ -202,15 +202,15 @@ class Uses:
     """Needs of the kernels of a bundle, as its header and its self-test say."""
 
     vectors: bool
-    """Some kernel wants its operands aligned."""
+    """Whether a kernel needs aligned operands."""
     general: bool
-    """Some kernel leaves shapes or alignments to a general one."""
+    """Whether a kernel leaves shapes or alignments to a general one."""
     several: bool
-    """Some product has several shapes."""
+    """Whether a product has several shapes."""
     sums: bool
-    """Some kernel's CTAs add up in the workspace."""
+    """Whether the CTAs of a kernel add up in the workspace."""
     memory: bool
-    """Some kernel needs a workspace."""
+    """Whether a kernel needs a workspace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class OnArch:
     older: str
     """Name of the products of an older architecture, empty where there is none."""
     devices: str
-    """Lowest and highest compute capability of devices that it serves, as C has them."""
+    """Lowest and highest compute capability of the devices that these kernels serve, in C."""
 
     @property
     def kind(self) -> str:
@@ -252,7 +252,7 @@ class Product:
     """Products of one type with the same transposes: one set of functions."""
 
     name: str
-    """Beginning of its functions' names; @ stands for the bundle's name."""
+    """Prefix of the functions' names; @ stands for the bundle's name."""
     label: str
     dtype: DType
     trans: str
@@ -281,7 +281,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Bundle:
-    """All of it."""
+    """All products, kernels and files of a bundle."""
 
     products: tuple[Product, ...]
     texts: tuple[Text, ...]
@@ -299,17 +299,17 @@ class Bundle:
 
     @property
     def preparations(self) -> tuple[Preparation, ...]:
-        """The kernels that come before others, each once."""
+        """The kernels that prepare operands, each once."""
         return preparations_of(self.texts)
 
     @property
     def dtypes(self) -> tuple[DType, ...]:
-        """Each type once."""
+        """Types of the products, each once."""
         return tuple(dict.fromkeys(each.dtype for each in self.products))
 
     @property
     def arches(self) -> tuple[Arch, ...]:
-        """Each architecture once, the oldest first."""
+        """Architectures of the kernels, each once, the oldest first."""
         return tuple(sorted({each.arch for each in self.kernels}, key=lambda arch: arch.capability))
 
     @property
@@ -319,7 +319,7 @@ class Bundle:
 
     @cached_property
     def uses(self) -> Uses:
-        """Needs of its kernels."""
+        """Needs of the bundle's kernels."""
         rows = [arch for product in self.products for arch in product.arches]
         return Uses(
             vectors=any(each.fit.alignment != (1, 1, 1) for each in self.kernels),
