@@ -124,8 +124,8 @@ def refuse(name: str) -> None:
     check(word, f"name must match [A-Za-z_][A-Za-z0-9_]{{0,63}}, got {name!r}")
     check(name not in _KEYWORDS, f"name must not be a word of C++, got {name!r}")
     lower = name.lower()
-    blas = "a program may link to BLAS, CBLAS and LAPACK: put your project's before it"
-    check(not _BLAS.fullmatch(lower), f"name must not be a routine's of a library, got {name!r}: {blas}")
+    remedy = f"a program may link to it too; add your project's prefix, such as my_{name}"
+    check(not _BLAS.fullmatch(lower), f"name must not be a routine of BLAS, CBLAS or LAPACK, got {name!r}: {remedy}")
     check(any(map(str.islower, name)), f"name must have a small letter: names in capitals are macros, got {name!r}")
     taken = (
         name in _RESERVED
