@@ -364,10 +364,12 @@ class Config:
         return self.counters(problem, sm_count) * (tiles * tile_m * tile_n * problem.dtype.size_bytes + 4)
 
     def launch_config(self, problem: Problem, sm_count: int) -> LaunchConfig:
-        """Grid and block. The grid is one-dimensional: no dimension of C meets the limit on y."""
+        """Grid and block. The CTAs of a product lie along x, where no dimension of C meets a limit, and the products of
+        a batch along y and z."""
         smem = self.smem_bytes(problem.dtype)
         static = smem if smem <= MAX_STATIC_SMEM_BYTES else 0
-        return LaunchConfig((self.ctas(problem, sm_count), 1, 1), self.block, smem - static, static)
+        launch = LaunchConfig((self.ctas(problem, sm_count), 1, 1), self.block, smem - static, static)
+        return launch.batched(problem.batch)
 
 
 @cache

@@ -34,6 +34,8 @@ class Fit:
     """Elements of B that one copy or load moves."""
     vec_c: int = 1
     """Elements of C that one store moves."""
+    dense: bool = False
+    """Whether the matrices of a batch must follow each other without gaps; rows are then of any length."""
 
     @property
     def alignment(self) -> tuple[int, int, int]:
@@ -54,6 +56,8 @@ class Fit:
     @property
     def contract(self) -> str:
         """The operands that the kernel serves, for a person."""
+        if self.dense:
+            return f"m, n and k as kM, kN and kK; matrices without gaps, pointers aligned to {self.vec_c} elements"
         m, n, k = self.config.cta_tile
         sizes = "any m, n > 0 and k >= 0" if self.guarded else f"m a multiple of {m}, n of {n}, k of {k}"
         if self.alignment == (1, 1, 1):

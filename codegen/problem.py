@@ -117,13 +117,13 @@ Shape = Union[str, Sizes, Sequence[SupportsIndex], "Problem"]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """C = alpha * op(A) * op(B) + beta * C, all row-major.
+    """C = alpha * op(A) * op(B) + beta * C, all row-major, or a batch of such products of one shape.
 
     op(A) is m x k and op(B) is k x n; A is stored k x m if `trans_a`, B n x k if `trans_b`. `trans`, such as "nt", says
     both at once.
     Raises ArgumentTypeError (a TypeError) if a dimension is not an integer, ShapeError (a ValueError) if it is
-    negative or above 2^31 - 1, ConfigError (a ValueError) for a double that need not be `ieee` and for a `trans` that
-    contradicts `trans_a` or `trans_b`.
+    negative or above 2^31 - 1, or if the batch is 0, ConfigError (a ValueError) for a double that need not be `ieee`
+    and for a `trans` that contradicts `trans_a` or `trans_b`.
     """
 
     m: int
@@ -140,11 +140,13 @@ class Problem:
     """op(B) is the transpose of B as stored."""
     accuracy: Grade = Grade.IEEE
     """Accuracy that C must have."""
+    batch: int = 1
+    """Products of this shape that one launch computes, each with matrices of its own."""
 
     def __init__(
         self, m: SupportsIndex, n: SupportsIndex, k: SupportsIndex, dtype: DTypeLike = DType.FLOAT,
         trans_a: bool | None = None, trans_b: bool | None = None, accuracy: GradeLike = Grade.IEEE, *,
-        trans: Trans | None = None,
+        trans: Trans | None = None, batch: SupportsIndex = 1,
     ) -> None:  # fmt: skip
         for name, value in (("m", m), ("n", n), ("k", k)):
             object.__setattr__(self, name, _size(name, value))
@@ -156,11 +158,13 @@ class Problem:
         graded = self.accuracy is Grade.IEEE or self.dtype is DType.FLOAT
         text = f"accuracy {self.accuracy} is for float; {self.dtype.value} is always {Grade.IEEE}"
         check(graded, f"{text}: leave accuracy out, or pass dtype='float'")
+        object.__setattr__(self, "batch", _size("batch", batch))
+        check(self.batch > 0, "batch must be in 1..2^31-1, got 0", ShapeError)
 
     @classmethod
     def parse(
         cls, shape: Shape, dtype: Any = None, trans: Any = None, accuracy: Any = None, *, trans_a: bool | None = None,
-        trans_b: bool | None = None,
+        trans_b: bool | None = None, batch: SupportsIndex | None = None,
     ) -> "Problem":  # fmt: skip
         """The problem that a shape names, in each way that the library and the command line take one.
 
@@ -171,6 +175,7 @@ class Problem:
             accuracy: ieee, elementwise or normwise; None for ieee, or for what the Problem says.
             trans_a: whether A is stored k x m, in place of `trans`.
             trans_b: whether B is stored n x k, in place of `trans`.
+            batch: products of the shape; None for one, or for what the Problem says.
 
         Raises:
             ShapeError: a text that is no shape, or a size that is out of range.
@@ -178,11 +183,12 @@ class Problem:
             ConfigError: arguments that contradict each other, such as a Problem in float and dtype="double".
         """
         if isinstance(shape, Problem):
-            shape._check_agreement(dtype, trans, accuracy, trans_a, trans_b)
+            shape._check_agreement(dtype, trans, accuracy, trans_a, trans_b, batch)
             return shape
         m, n, k = _sizes(shape)
-        dtype = DType.FLOAT if dtype is None else dtype
-        return cls(m, n, k, dtype, trans_a, trans_b, Grade.IEEE if accuracy is None else accuracy, trans=trans)
+        dtype, batch = DType.FLOAT if dtype is None else dtype, 1 if batch is None else batch
+        accuracy = Grade.IEEE if accuracy is None else accuracy
+        return cls(m, n, k, dtype, trans_a, trans_b, accuracy, trans=trans, batch=batch)
 
     @classmethod
     def parse_all(cls, shapes: Sequence[Shape], **words: Any) -> "list[Problem]":
@@ -192,7 +198,7 @@ class Problem:
         return [cls.parse(each, **(beside if isinstance(each, Problem) else words)) for each in shapes]
 
     def _check_agreement(
-        self, dtype: object, trans: object, accuracy: object, trans_a: bool | None, trans_b: bool | None
+        self, dtype: object, trans: object, accuracy: object, trans_a: bool | None, trans_b: bool | None, batch: object
     ) -> None:
         """Raise ConfigError for what is said beside this problem and contradicts it; None says nothing."""
         beside: list[tuple[str, object, object]] = []
@@ -207,6 +213,8 @@ class Problem:
             beside.append(("trans_a", _flag("trans_a", trans_a), self.trans_a))
         if trans_b is not None:
             beside.append(("trans_b", _flag("trans_b", trans_b), self.trans_b))
+        if batch is not None:
+            beside.append(("batch", _size("batch", batch), self.batch))
         for name, value, own in beside:
             said, is_said = (each.value if isinstance(each, enum.Enum) else each for each in (value, own))
             text = f"{name} is {said!r}, and the Problem {self} beside it has {name} {is_said!r}"
@@ -219,9 +227,11 @@ class Problem:
 
     @property
     def kind(self) -> str:
-        """All but the sizes, in words: `float nn`, and the accuracy where it is not `ieee`."""
+        """All but the sizes, in words: `float nn`, the accuracy where it is not `ieee`, and the batch where there is
+        one."""
         more = "" if self.accuracy is Grade.IEEE else f" {self.accuracy}"
-        return f"{self.dtype.value} {self.trans}{more}"
+        batch = "" if self.batch == 1 else f" batch {self.batch}"
+        return f"{self.dtype.value} {self.trans}{more}{batch}"
 
     @property
     def shape(self) -> str:
@@ -235,13 +245,13 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the product: 2 m n k."""
-        return 2 * self.m * self.n * self.k
+        """Floating-point operations of all products: 2 m n k each."""
+        return 2 * self.m * self.n * self.k * self.batch
 
     @property
     def bytes(self) -> int:
         """Least bytes of device memory moved: A and B read once, C written once."""
-        return (self.m * self.k + self.k * self.n + self.m * self.n) * self.dtype.size_bytes
+        return (self.m * self.k + self.k * self.n + self.m * self.n) * self.dtype.size_bytes * self.batch
 
     @property
     def stored_a(self) -> tuple[int, int]:

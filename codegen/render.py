@@ -17,18 +17,18 @@ from .target import Target
 _DIGEST = "@digest@"
 
 
-def kernel_name(config: Config, dtype: DType, trans: str) -> str:
+def kernel_name(config: Config, dtype: DType, trans: str, batched: bool = False) -> str:
     """The name of a kernel: family, dtype, transposes, tile and 8 digits of the config,
-    `gemm_tiled_f32_nn_16x16x16_0123abcd`."""
+    `gemm_tiled_f32_nn_16x16x16_0123abcd`; one for batches begins with `batched_`."""
     tile = "x".join(map(str, config.cta_tile))
-    return f"gemm_{config.family}_{dtype.code}_{trans}_{tile}_{config.digest}"
+    return f"{'batched_' * batched}gemm_{config.family}_{dtype.code}_{trans}_{tile}_{config.digest}"
 
 
 def render(problem: Problem, config: Config, target: Target, fit: Fit | None = None) -> KernelSource:
     """The CUDA C++ of a config for a problem: of `fit`, else of the instance for aligned operands.
 
-    The text depends on dtype, transposes, config and fit, not on m, n and k. Raises ConfigError for a config that
-    breaks a rule; nothing is rendered then.
+    The text depends on dtype, transposes, config, fit and whether there is a batch, not on m, n, k and the number of
+    products. Raises ConfigError for a config that breaks a rule; nothing is rendered then.
     """
     return instances(problem, [fit or fitted(problem, config, target)])[0]
 
@@ -36,8 +36,9 @@ def render(problem: Problem, config: Config, target: Target, fit: Fit | None = N
 def instances(problem: Problem, fits: Sequence[Fit]) -> list[KernelSource]:
     """The kernels of one config for some fits, in one text: of one it is called by its name, of several each is an
     instance of a template, `gemm_tiled_f32_nn_16x16x16_0123abcd<true>`. A fit that pads has a text of its own."""
-    config = fits[0].config
-    name, varied = kernel_name(config, problem.dtype, problem.trans), [config.varied(fit, problem) for fit in fits]
+    config, batched = fits[0].config, problem.batch > 1
+    name = kernel_name(config, problem.dtype, problem.trans, batched)
+    varied = [config.varied(fit, problem) for fit in fits]
     first = preparation(problem, fits[0])
     text = tidy(
         environment()
@@ -52,6 +53,7 @@ def instances(problem: Problem, fits: Sequence[Fit]) -> list[KernelSource]:
             trans=problem.trans,
             launch=config.launch_config(problem, 1),
             preparation=first,
+            batched=batched,
         )
     )
     check(_DIGEST in text, f"{config.template} has no digest in its banner")
@@ -65,26 +67,30 @@ def preparation(problem: Problem, fit: Fit) -> KernelSource | None:
     """The kernel that an instance needs first, to pad, pack or split operands; None where it reads them as they lie.
     Its text depends on few of the config's parameters, so that many configs share it."""
     config: Any = fit.config
-    dtype, trans = problem.dtype, problem.trans
+    dtype, trans, batched = problem.dtype, problem.trans, problem.batch > 1
     if fit.edge is Edge.PAD:
-        return _rendered("pad", f"pad_{dtype.code}", dtype, trans)
+        return _rendered("pad", f"pad_{dtype.code}", dtype, trans, batched)
     if any(config.packs):
         which = "".join(name for name, packs in zip("ab", config.packs) if packs)
         tile = {"PACK_TILE": PACK_TILE, "PACK_THREADS": PACK_THREADS}
-        return _rendered("pack", f"pack_{which}_{dtype.code}_{trans}", dtype, trans, packs=config.packs, **tile)
+        return _rendered(
+            "pack", f"pack_{which}_{dtype.code}_{trans}", dtype, trans, batched, packs=config.packs, **tile
+        )
     if config.terms:
-        return _splitting(config, dtype, trans)
+        return _splitting(config, dtype, trans, batched)
     return None
 
 
-def _splitting(config: Any, dtype: DType, trans: str) -> KernelSource:
+def _splitting(config: Any, dtype: DType, trans: str, batched: bool) -> KernelSource:
     numbers, blocked, ctas = config.term_format, config.term_blocked, config.term_ctas
     layout = f"blocked{blocked}_cluster{ctas}" if blocked else "rows"
     facts = {"numbers": numbers, "terms": config.terms, "blocked": blocked, "ctas": ctas}
     warps = {"TERM_ROWS": TERM_ROWS, "TERM_THREADS": TERM_THREADS, "TERM_HELD": TERM_HELD}
-    return _rendered("split", f"split_{numbers}_{trans}_{layout}", dtype, trans, **facts, **warps)
+    return _rendered("split", f"split_{numbers}_{trans}_{layout}", dtype, trans, batched, **facts, **warps)
 
 
-def _rendered(template: str, name: str, dtype: DType, trans: str, **values: object) -> KernelSource:
-    file = environment().get_template(f"prepare/{template}.cu.jinja")
-    return KernelSource(name, tidy(file.render(name=name, dtype=dtype, trans=trans, **values)))
+def _rendered(
+    template: str, name: str, dtype: DType, trans: str, batched: bool, **values: object
+) -> KernelSource:  # fmt: skip
+    file, name = environment().get_template(f"prepare/{template}.cu.jinja"), "batched_" * batched + name
+    return KernelSource(name, tidy(file.render(name=name, dtype=dtype, trans=trans, batched=batched, **values)))

@@ -1,6 +1,7 @@
 """Rendered CUDA text, and how it is launched."""
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
 
 from .target import Target
@@ -27,6 +28,10 @@ SMEM_STEP = 128
 """Bytes in whose multiples an SM allocates shared memory."""
 
 
+_MOST_ALONG_Y = 65535
+"""Most CTAs of a grid along y, and along z."""
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchConfig:
     """The launch of a kernel: grid, block and shared memory."""
@@ -43,13 +48,18 @@ class LaunchConfig:
     def limited(self, target: Target) -> "LaunchConfig":
         """This launch with so much shared memory that one of the target's SMs holds no more CTAs than it has to: with
         PDL those that come up while another kernel ends would crowd on the first SMs that are free."""
-        arch, blocks = target.arch, -(-self.grid[0] // target.sm_count)
+        arch, blocks = target.arch, -(-math.prod(self.grid) // target.sm_count)
         if "griddepcontrol" not in arch.instructions or blocks > MOST_LIMITED:
             return self
         # As little as lets one block more not fit.
         smem = (arch.smem_per_sm_bytes // (blocks + 1) - arch.smem_reserved_bytes) // SMEM_STEP * SMEM_STEP + SMEM_STEP
         more = min(smem, arch.smem_per_block_bytes) - self.static_smem_bytes
         return replace(self, dynamic_smem_bytes=max(more, self.dynamic_smem_bytes))
+
+    def batched(self, batch: int) -> "LaunchConfig":
+        """This launch for each product of a batch: products lie along y, and from 65,536 on along z too."""
+        along_y = min(batch, _MOST_ALONG_Y)
+        return replace(self, grid=(self.grid[0], along_y, -(-batch // along_y)))
 
     @property
     def threads(self) -> int:
@@ -77,9 +87,10 @@ class KernelSource:
     Kernel arguments, in order: const Elem* matrix_a, int lda, const Elem* matrix_b, int ldb, Elem* matrix_c, int ldc,
     int m, int n, int k, Elem alpha, Elem beta; Elem* workspace and unsigned* counters where the config has them;
     unsigned stream_ctas, the CTAs that share the remainder, with stream-K; a tensor map of A and of B (CUtensorMap)
-    with TMA; const char* terms where operands are split. Elem is the type of the elements, in which leading dimensions
-    are given too. The workspace is aligned to 256 bytes; counters are zero before the first launch, and are left zero
-    by each. Both are used by one launch at a time.
+    with TMA; const char* terms where operands are split; for a batch Batch, which `batch.Strides.argument` packs, as
+    the last argument of the preparation too. Elem is the type of the elements, in which leading dimensions are given
+    too. The workspace is aligned to 256 bytes; counters are zero before the first launch, and are left zero by each.
+    Both are used by one launch at a time.
     """
 
     name: str

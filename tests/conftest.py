@@ -22,6 +22,8 @@ class _PlainRoot:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_PlainRoot())
+    for mark in ("leaks_references", "thread_unsafe", "valgrind_error"):  # NumPy's own tests, of which some run here
+        config.addinivalue_line("markers", f"{mark}: a mark of NumPy's tests")
     # Hundreds of short processes load NumPy, whose BLAS would start threads in each and have them wait in a loop.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts jobs in the background

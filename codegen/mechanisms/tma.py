@@ -54,6 +54,10 @@ def _shape_fits(problem: Problem, config: Any, target: Target) -> bool:
 
 TMA_RULES: tuple[Rule[Any], ...] = (
     Rule(
+        "TMA copies the matrices of one product, not of a batch",
+        lambda problem, config, target: config.pipeline.load is not Load.TMA or problem.batch == 1,
+    ),
+    Rule(
         "the device has TMA, and a CTA in no cluster copies for all its slices one tile of C of thread tiles with "
         "powers of two",
         lambda problem, config, target: config.pipeline.load is not Load.TMA or _shape_fits(problem, config, target),

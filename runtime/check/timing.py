@@ -134,7 +134,8 @@ class Timer:
             ((problem.m, problem.n), False),
         )
         stacks = []
-        for (rows, cols), trans in shapes:
+        for (of_one, cols), trans in shapes:
+            rows = of_one * problem.batch  # the matrices of a batch follow each other
             stack, _ = place(self.device, problem, (sets * rows, cols), False, rng)
             step = rows * cols * problem.dtype.size_bytes
             stacks.append(
@@ -290,7 +291,7 @@ class Timer:
 
         def product() -> None:
             inside = [xp.asarray(array) for array in (a, b)]  # no copy where the device is the processor
-            c = xp.empty((problem.m, problem.n), problem.dtype.numpy_name)
+            c = xp.empty((problem.batch * problem.m, problem.n), problem.dtype.numpy_name)
             a_operand = operand_of("a", inside[0], problem.trans_a)
             b_operand = operand_of("b", inside[1], problem.trans_b)
             launch(a_operand, b_operand, operand_of("c", c, False), 1.0, 0.0)
@@ -308,7 +309,10 @@ class Timer:
     def _in_processors_memory(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """A and B in the processor's memory, drawn once."""
         rng, problem = np.random.default_rng(5), self.problem
-        a, b = (rng.random(shape).astype(problem.dtype.numpy_name) for shape in (problem.stored_a, problem.stored_b))
+        a, b = (
+            rng.random((problem.batch * rows, cols)).astype(problem.dtype.numpy_name)
+            for rows, cols in (problem.stored_a, problem.stored_b)
+        )
         return a, b
 
 

@@ -21,6 +21,8 @@ _WHOLE_FLOPS = {"host": 2e9, "cuda": 4e12}
 """Operations of the largest product of which all of C is compared, by kind of device."""
 _SAMPLED_ROWS = 64
 """Rows compared of larger products, besides those at tile edges."""
+_SAMPLED_PRODUCTS = 64
+"""Products of a batch that are compared, beside those near powers of two."""
 _DRAWN = 2**20 - 3
 """Numbers drawn for a matrix; a prime, so that rows of a larger one are not copies of each other."""
 _POISONED_BYTES = 2**22
@@ -56,6 +58,30 @@ def place(
     return Operand(buffer.pointer, *shape, max(1, shape[1]), trans, buffer), numbers
 
 
+def place_all(
+    device: Device, problem: Problem, shape: tuple[int, int], trans: bool, rng: np.random.Generator
+) -> tuple[Operand, NDArray[Any]]:
+    """The random matrices of all products of a batch, one after the other, as `place` has one."""
+    rows, cols = shape
+    return place(device, problem, (problem.batch * rows, cols), trans, rng)
+
+
+def _of_product(numbers: NDArray[Any], product: int, shape: tuple[int, int]) -> NDArray[Any]:
+    """The numbers that the matrix of a product of a batch repeats."""
+    size = math.prod(shape)
+    return numbers.take(np.arange(min(size, numbers.size)) + product * size, mode="wrap") if product else numbers
+
+
+def _references(
+    xp: Any, problem: Problem, a: NDArray[Any], b: NDArray[Any], rng: np.random.Generator, whole: bool
+) -> "list[_Reference]":
+    """References of one product, of all of it or of some rows and columns."""
+    if whole:
+        return [product(xp, problem, a, b, None, None)]
+    rows = _sample(problem.m, rng, _SAMPLED_ROWS)
+    return [product(xp, problem, a, b, rows, None), product(xp, problem, a, b, None, _edges(problem.n))]
+
+
 def _repeat(xp: Any, block: Any, flat: Any) -> None:
     """Fill an array of the device by repeating the elements of a block."""
     block = xp.asarray(block)
@@ -72,6 +98,7 @@ class Verifier:
     first term is gamma_c |alpha| |a_i||b_j| with the Euclidean norms of a row of op(A) and a column of op(B), and c the
     larger of k + 2 and NORMWISE_ROUNDINGS; else at most 4 / sqrt(k + 2) of the bound is allowed, as data are random
     here: with a k of 65536 a kernel that drops a thousand terms is within the whole of it. NaN fails it.
+    Some products of a batch are compared, and rows count through the stack of all.
     """
 
     SCALARS = ((1.0, 0.0), (-0.5, 2.0))
@@ -85,29 +112,37 @@ class Verifier:
         self.problem = problem
         self._most = 1.0 if problem.accuracy is Grade.NORMWISE else min(1.0, 4 / math.sqrt(problem.k + 2))
         rng = np.random.default_rng(seed)
-        self.a, a = place(device, problem, problem.stored_a, problem.trans_a, rng)
-        self.b, b = place(device, problem, problem.stored_b, problem.trans_b, rng)
+        batch, shape = problem.batch, (problem.batch, problem.m, problem.n)
+        self.a, a = place_all(device, problem, problem.stored_a, problem.trans_a, rng)
+        self.b, b = place_all(device, problem, problem.stored_b, problem.trans_b, rng)
         rng = np.random.default_rng(seed + 1)
-        c0: Any = place(device, problem, (problem.m, problem.n), False, rng)[0].owner
-        self._c0 = c0.array(problem.dtype.numpy_name, (problem.m, problem.n))
-        kind = device.info.selector.partition(":")[0]
+        c0: Any = place_all(device, problem, shape[1:], False, rng)[0].owner
+        self._c0 = c0.array(problem.dtype.numpy_name, shape)
+        whole = _WHOLE_FLOPS[device.info.selector.partition(":")[0]]
         if reference is not None:
-            self._parts = list(reference)
-        elif problem.flops <= _WHOLE_FLOPS[kind]:
-            self._parts = [product(device.xp, problem, a, b, None, None)]
+            self._parts = [(0, part) for part in reference]
         else:
-            rows = _sample(problem.m, rng, _SAMPLED_ROWS)
+            one = replace(problem, batch=1)
+            count = min(_SAMPLED_PRODUCTS, max(1, int(whole // max(1, one.flops))))
             self._parts = [
-                product(device.xp, problem, a, b, rows, None),
-                product(device.xp, problem, a, b, None, _edges(problem.n)),
+                (each, part)
+                for each in (_sample(batch, rng, count) if batch > 1 else [0])
+                for part in _references(
+                    device.xp,
+                    one,
+                    _of_product(a, each, one.stored_a),
+                    _of_product(b, each, one.stored_b),
+                    rng,
+                    one.flops <= whole,
+                )
             ]
         # C lies between two canaries.
-        size = problem.m * problem.n * problem.dtype.size_bytes
+        size = math.prod(shape) * problem.dtype.size_bytes
         buffer = device.allocate(size + 2 * _CANARY_BYTES)
         self._whole = buffer.array("uint8", (size + 2 * _CANARY_BYTES,))
-        self._c = buffer.array(problem.dtype.numpy_name, (problem.m, problem.n), _CANARY_BYTES)
+        self._c = buffer.array(problem.dtype.numpy_name, shape, _CANARY_BYTES)
         pointer = buffer.pointer + _CANARY_BYTES
-        self._operand = Operand(pointer, problem.m, problem.n, max(1, problem.n), False, buffer)
+        self._operand = Operand(pointer, batch * problem.m, problem.n, max(1, problem.n), False, buffer)
         every = (_CANARY, _CANARY_BYTES), (_POISON, max(1, min(size, _POISONED_BYTES)))
         self._canary, self._poison = (device.xp.asarray(np.full(count, byte, np.uint8)) for byte, count in every)
 
@@ -137,7 +172,7 @@ class Verifier:
         if outside.strip(bytes([_CANARY])):
             return "wrote outside C"
         # The error says it where all of C was compared in one part; CuPy would compile another reduction.
-        compared = len(self._parts) == 1 or not self._c.size
+        compared = (len(self._parts) == 1 and self.problem.batch == 1) or not self._c.size
         largest = accuracy.worst if compared else float(abs(self._c).max())
         if not math.isfinite(largest):
             return "left elements of C unwritten, or made NaN of finite data"
@@ -150,10 +185,10 @@ class Verifier:
         problem, ratio_of = self.problem, _fused(self.device.xp).ratio
         u, least = problem.dtype.unit_roundoff, (problem.k + 4) * problem.dtype.smallest_subnormal
         worst = Accuracy(0.0, -1, -1)
-        for part in self._parts:
+        for each, part in self._parts:
             if part.high.size == 0:
                 continue
-            result, old = c[part.rows, part.cols], self._c0[part.rows, part.cols]
+            result, old = c[each][part.rows, part.cols], self._c0[each][part.rows, part.cols]
             bounds = abs(alpha) * self._product_gamma, abs(beta) * gamma(2, u), least
             ratio = ratio_of(result, old, part.high, part.low, part.magnitude, alpha, beta, *bounds)
             # argmax finds a NaN first, so one is never passed over.
@@ -161,7 +196,8 @@ class Verifier:
             value = float(ratio.ravel()[at])
             if not value <= worst.worst:
                 row, col = divmod(at, part.high.shape[1])
-                worst = Accuracy(value, *(_index(of, i) for of, i in ((part.rows, row), (part.cols, col))))
+                row, col = _index(part.rows, row), _index(part.cols, col)
+                worst = Accuracy(value, int(each) * problem.m + row, col)
         return worst
 
     @property

@@ -3,7 +3,8 @@
 import ctypes
 from typing import Any
 
-from ...codegen.errors import LaunchError, check
+from ...codegen.batch import Strides
+from ...codegen.errors import DeviceError, LaunchError, check
 from ...codegen.problem import DType, Problem
 from .protocol import Elements, Launcher
 
@@ -14,7 +15,10 @@ _DEFAULT_ALGORITHM = -1  # CUBLAS_GEMM_DEFAULT
 _FLOAT = 0  # CUDA_R_32F
 _COMPUTE, _COMPUTE_TF32 = 68, 77  # CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32
 _TYPES = {Elements.TF32: (_FLOAT, _COMPUTE_TF32), Elements.HALF: (2, _COMPUTE), Elements.BFLOAT16: (14, _COMPUTE)}
-_ADDRESS, _INT = ctypes.c_void_p, ctypes.c_int
+_ADDRESS, _INT, _STEP = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+_SHAPE = _ADDRESS, *(_INT,) * 5, _ADDRESS
+"""Types of the handle, the operations, the sizes and the address of a factor."""
+_BATCHED = *_SHAPE, _ADDRESS, _INT, _STEP, _ADDRESS, _INT, _STEP, _ADDRESS, _ADDRESS, _INT, _STEP, _INT
 
 
 class Cublas:
@@ -27,7 +31,7 @@ class Cublas:
         self._library, self._handle = library, handle
         self._place: tuple[int, int] | None = None
         """Stream and workspace of the handle."""
-        product = _ADDRESS, *(_INT,) * 5, _ADDRESS, _ADDRESS, _INT, _ADDRESS, _INT, _ADDRESS, _ADDRESS, _INT
+        product = *_SHAPE, _ADDRESS, _INT, _ADDRESS, _INT, _ADDRESS, _ADDRESS, _INT
         library.cublasSgemm_v2.argtypes = library.cublasDgemm_v2.argtypes = product
         typed = *product[:8], _INT, _INT, _ADDRESS, _INT, _INT, _ADDRESS, _ADDRESS, _INT, _INT, _INT, _INT
         library.cublasGemmEx.argtypes = typed
@@ -36,7 +40,10 @@ class Cublas:
         library.cublasSetMathMode.argtypes = _ADDRESS, _INT
         _ok(library.cublasSetMathMode(handle, _DEFAULT_MATH))
 
-    def gemm(self, problem: Problem, lda: int, ldb: int, ldc: int, elements: Elements = Elements.OWN) -> Launcher:
+    def gemm(
+        self, problem: Problem, lda: int, ldb: int, ldc: int, elements: Elements = Elements.OWN,
+        strides: Strides | None = None,
+    ) -> Launcher:  # fmt: skip
         library, handle = self._library, self._handle
         single = problem.dtype is DType.FLOAT
         call, kind = (library.cublasSgemm_v2, ctypes.c_float) if single else (library.cublasDgemm_v2, ctypes.c_double)
@@ -51,7 +58,23 @@ class Cublas:
             operands = factor, b, element, ldb, a, element, lda, factor_c, c, _FLOAT, ldc
             return int(library.cublasGemmEx(*sizes, *operands, compute, _DEFAULT_ALGORITHM))
 
-        if elements is not Elements.OWN:
+        def batched(*values: Any) -> int:
+            assert strides is not None
+            *sizes, factor, b, ldb, a, lda, factor_c, c, ldc = values
+            (outer_a, step_a), (outer_b, step_b), (outer_c, step_c) = strides.each
+            size, status = problem.dtype.size_bytes, 0
+            for i in range(problem.batch // strides.inner):
+                at_a, at_b, at_c = a + i * outer_a * size, b + i * outer_b * size, c + i * outer_c * size
+                operands = factor, at_b, ldb, step_b, at_a, lda, step_a, factor_c, at_c, ldc, step_c
+                status = status or int(many(*sizes, *operands, strides.inner))
+            return status
+
+        if strides is not None:
+            check(elements is Elements.OWN, "cuBLAS multiplies batches in the problem's type alone", DeviceError)
+            many = library.cublasSgemmStridedBatched if single else library.cublasDgemmStridedBatched
+            many.argtypes = _BATCHED
+            call = batched
+        elif elements is not Elements.OWN:
             call = typed
 
         def launch(stream: int, *values: Any) -> None:

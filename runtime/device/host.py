@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...codegen.batch import NO_STEPS, Strides
 from ...codegen.errors import DeviceError, LaunchError, check
 from ...codegen.problem import DType, Problem
 from ...codegen.source import LaunchConfig, TensorBox
@@ -222,20 +223,27 @@ class NumpyBlas:
 
     workspace_bytes, complete = 0, True
 
-    def gemm(self, problem: Problem, lda: int, ldb: int, ldc: int, elements: Elements = Elements.OWN) -> Launcher:
-        dtype = np.dtype(problem.dtype.numpy_name)
+    def gemm(
+        self, problem: Problem, lda: int, ldb: int, ldc: int, elements: Elements = Elements.OWN,
+        strides: Strides | None = None,
+    ) -> Launcher:  # fmt: skip
+        dtype, batch = np.dtype(problem.dtype.numpy_name), (1, 1)
+        steps_a = steps_b = steps_c = NO_STEPS
+        if strides:
+            batch, (steps_a, steps_b, steps_c) = (problem.batch // strides.inner, strides.inner), strides.each
 
         def launch(stream: int, *values: Any) -> None:
             a, b, c, alpha, beta, *_ = values
-            out = _matrix(c, (problem.m, problem.n), ldc, dtype)
+            out = _matrices(c, (*batch, problem.m, problem.n), (*steps_c, ldc), dtype)
             with _numpy_at_work.shared(), np.errstate(all="ignore"):
                 if alpha == 0:  # A and B are not read
                     out[:] = dtype.type(beta) * out if beta else 0
                     return
-                one = _widened(a, problem.stored_a, lda, dtype, elements)
-                other = _widened(b, problem.stored_b, ldb, dtype, elements)
-                operands = one.T if problem.trans_a else one, other.T if problem.trans_b else other
-                product = np.matmul(*operands, out=None if beta else out)
+                one = _widened(a, (*batch, *problem.stored_a), (*steps_a, lda), dtype, elements)
+                other = _widened(b, (*batch, *problem.stored_b), (*steps_b, ldb), dtype, elements)
+                one = one.swapaxes(-1, -2) if problem.trans_a else one
+                other = other.swapaxes(-1, -2) if problem.trans_b else other
+                product = np.matmul(one, other, out=None if beta else out)
                 if alpha != 1:
                     product *= dtype.type(alpha)
                 if beta != 0:
@@ -245,18 +253,21 @@ class NumpyBlas:
         return launch
 
 
-def _widened(pointer: int, shape: tuple[int, int], ld: int, dtype: np.dtype[Any], elements: Elements) -> NDArray[Any]:
-    """A stored operand in the type of C."""
+def _widened(
+    pointer: int, shape: tuple[int, ...], steps: tuple[int, ...], dtype: np.dtype[Any], elements: Elements
+) -> NDArray[Any]:
+    """Stored operands in the type of C."""
     if elements is Elements.HALF:
-        return _matrix(pointer, shape, ld, np.dtype(np.float16)).astype(dtype)
+        return _matrices(pointer, shape, steps, np.dtype(np.float16)).astype(dtype)
     if elements is Elements.BFLOAT16:  # the first half of a float
-        return (_matrix(pointer, shape, ld, np.dtype(np.uint16)).astype(np.uint32) << 16).view(np.float32)
-    return _matrix(pointer, shape, ld, dtype)
+        return (_matrices(pointer, shape, steps, np.dtype(np.uint16)).astype(np.uint32) << 16).view(np.float32)
+    return _matrices(pointer, shape, steps, dtype)
 
 
-def _matrix(pointer: int, shape: tuple[int, int], ld: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """A stored matrix with rows `ld` elements apart as an array over its memory."""
-    rows, cols = shape
-    span = ((rows - 1) * ld + cols) * dtype.itemsize if rows and cols else 0
-    memory: Any = (ctypes.c_char * span).from_address(pointer)
-    return np.ndarray(shape, dtype, memory, strides=(ld * dtype.itemsize, dtype.itemsize))
+def _matrices(pointer: int, shape: tuple[int, ...], steps: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The stored matrices of a batch as an array over their memory; `steps` are the elements of a step along each
+    dimension but the last."""
+    steps = (*steps, 1)
+    last = sum((extent - 1) * step for extent, step in zip(shape, steps))
+    memory: Any = (ctypes.c_char * ((last + 1) * dtype.itemsize if all(shape) else 0)).from_address(pointer)
+    return np.ndarray(shape, dtype, memory, strides=[step * dtype.itemsize for step in steps])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from ...codegen.batch import Strides
 from ...codegen.problem import DType, Problem
 from ...codegen.source import KernelSource, LaunchConfig, TensorBox
 from ...codegen.target import Target
@@ -133,9 +134,12 @@ class Blas(Protocol):
     def complete(self) -> bool:
         """Whether the library serves every product, also with m, n, k or alpha of 0, which must not read A and B."""
 
-    def gemm(self, problem: Problem, lda: int, ldb: int, ldc: int, elements: Elements = Elements.OWN) -> Launcher:
+    def gemm(
+        self, problem: Problem, lda: int, ldb: int, ldc: int, elements: Elements = Elements.OWN,
+        strides: Strides | None = None,
+    ) -> Launcher:  # fmt: skip
         """Return the launcher of a product of matrices with these leading dimensions in elements, in IEEE arithmetic
-        where `elements` is OWN.
+        where `elements` is OWN; of a batch with these distances.
 
         Its arguments are a stream, addresses of A, B and C, alpha, beta and the address of its workspace, if any. m, n,
         k and alpha are not 0 unless the library is `complete`.
@@ -284,11 +288,12 @@ class Device(Protocol):
         """
         blas, launchers = self.shared_blas, dict[tuple[int, int, int], Launcher]()
         workspace = self.allocate(blas.workspace_bytes)
+        dense = Strides.dense(problem) if problem.batch > 1 else None
 
         def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
             lds = a.ld, b.ld, c.ld
             if lds not in launchers:
-                launchers[lds] = blas.gemm(problem, *lds, elements)
+                launchers[lds] = blas.gemm(problem, *lds, elements, dense)
             with self.entered():
                 launchers[lds](self.stream(), a.pointer, b.pointer, c.pointer, alpha, beta, workspace.pointer)
 

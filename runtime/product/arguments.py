@@ -22,11 +22,16 @@ from .arrays import View, kind_of
 
 _MOST_GRAPHS = 65536
 """Most graphs for which memory is set aside at once."""
+_MOST_WORK: Any = 10**7
+"""Most places that are looked at to tell whether two arrays with many dimensions share memory."""
+Dim = tuple[int, tuple[int, int, int]]
+"""A dimension of a stack of products: its extent, and the bytes of a step of A, B and C."""
 _SHOWN = 60
 """Most characters of a value in a message."""
 _F = TypeVar("_F", bound=Callable[..., Any])
 _TRANSPOSE = "transpose the operand, as by a.T"
-_CONTIGUOUS = "make it contiguous first, or pass copy='if-needed'"
+CONTIGUOUS = "make it contiguous first, or pass copy='if-needed'"
+"""Remedy for an array in a layout that no kernel takes."""
 _INSTEAD = {
     "axes": f"np.matmul's axes= is not taken: {_TRANSPOSE}",
     "axis": f"np.matmul's axis= is not taken: {_TRANSPOSE}",
@@ -39,23 +44,17 @@ _INSTEAD = {
 """Hints for arguments that a product does not take, by name."""
 
 
-def problem_of(a: View, b: View, accuracy: object) -> Problem:
-    """The problem of multiplying two arrays, which are used as they lie, transposed or not.
+def problem_of(a: View, b: View, accuracy: object, batch: int = 1) -> Problem:
+    """The problem of multiplying two matrices, or a batch of such, which are used as they lie, transposed or not.
 
     Raises ShapeError, ArgumentTypeError and ConfigError.
     """
-    for name, view in (("a", a), ("b", b)):
-        rank = len(view.shape)
-        advice = f": use {name}[None, :] or {name}[:, None]" if rank == 1 else ""
-        if rank > 2:
-            advice = ": a stack of products is not served in one call; loop over its matrices"
-        check(rank == 2, f"{name} must be two-dimensional, got shape {view.shape}{advice}", ShapeError)
     (m, k), (rows, n) = a.shape, b.shape
     check(k == rows, f"inner dimensions differ: a is {m}x{k}, b is {rows}x{n}", ShapeError)
     if a.dtype is not b.dtype:
         names = a.dtype.numpy_name, b.dtype.numpy_name
         raise ArgumentTypeError(f"a is {names[0]} and b is {names[1]}: cast one of them first")
-    return Problem(m, n, k, a.dtype, is_transposed(a), is_transposed(b), Grade.parse(accuracy))
+    return Problem(m, n, k, a.dtype, is_transposed(a), is_transposed(b), Grade.parse(accuracy), batch=batch)
 
 
 def is_transposed(view: View) -> bool:
@@ -77,9 +76,10 @@ def names_of(swapped: bool) -> tuple[str, str, str]:
 
 
 def laid_out(
-    problem: Problem, a: View, b: View, out: View | None
+    problem: Problem, a: View, b: View, out: View | None, dims: Sequence[Dim] = ()
 ) -> tuple[Problem, tuple[View, View], tuple[int, int, int], bool]:
-    """The product that a kernel has to compute for a problem with these arrays, A and B as stored.
+    """The product that a kernel has to compute for a problem with these arrays, A and B as stored, the first matrices
+    of stacks with these dimensions.
 
     Returns its problem, its A and B, the leading dimensions of A, B and C in elements (for a new C its columns), and
     whether it is the transpose of the caller's product, as for an `out` that lies column by column. Raises ShapeError,
@@ -88,6 +88,7 @@ def laid_out(
     swapped = out is not None and out.shape == (problem.m, problem.n) and is_transposed(out)
     if swapped and out is not None:
         problem, a, b, out = problem.transposed, b, a, transpose_of(out)
+        dims = [(extent, (step_b, step_a, step_c)) for extent, (step_a, step_b, step_c) in dims]
     names, views = names_of(swapped), (a, b) if out is None else (a, b, out)
     shapes = problem.stored_a, problem.stored_b, (problem.m, problem.n)
     lds = [1, 1, max(1, problem.n)]
@@ -102,7 +103,7 @@ def laid_out(
     checked = lds[0], lds[1], lds[2]
     if out is not None:
         check_written(out)
-        check_apart(problem, (a.pointer, b.pointer, out.pointer), checked, names)
+        check_apart(problem, (a.pointer, b.pointer, out.pointer), checked, names, dims)
     return problem, (a, b), checked, swapped
 
 
@@ -126,13 +127,13 @@ def leading(name: str, view: View) -> int:
     row, col = view.strides
     if cols > 1 and col != size:
         text = f"{name} must have its columns side by side: the stride along a row is {col} bytes, not {size}"
-        raise LayoutError(f"{text}; {_CONTIGUOUS}")
+        raise LayoutError(f"{text}; {CONTIGUOUS}")
     ld = cols
     if rows > 1:
         ld = row // size
         if row % size or not cols <= ld <= INT_MAX:
             text = f"{name} must have rows {cols} to 2^31-1 whole elements apart, got a stride of {row} bytes"
-            raise LayoutError(f"{text}; {_CONTIGUOUS}")
+            raise LayoutError(f"{text}; {CONTIGUOUS}")
     check_start(name, view.pointer, size)
     return ld
 
@@ -140,7 +141,7 @@ def leading(name: str, view: View) -> int:
 def check_start(name: str, pointer: int, size: int) -> None:
     """Raise LayoutError for a matrix that does not start at a multiple of an element's size in bytes."""
     text = f"{name} starts at address {pointer:#x}, which is not a multiple of {size}"
-    check(pointer % size == 0, f"{text}; {_CONTIGUOUS}", LayoutError)
+    check(pointer % size == 0, f"{text}; {CONTIGUOUS}", LayoutError)
 
 
 def number(name: str, value: Any) -> float:
@@ -228,17 +229,23 @@ def operand_of(name: str, array: Any, trans: bool) -> Operand:
 
 def check_apart(
     problem: Problem, pointers: tuple[int, int, int], lds: tuple[int, int, int],
-    names: tuple[str, str, str] = names_of(False),
+    names: tuple[str, str, str] = names_of(False), dims: Sequence[Dim] = (),
 ) -> None:  # fmt: skip
     """Raise LayoutError where C shares bytes with A or B, by their addresses. Interleaved rows share none."""
-    size = problem.dtype.size_bytes
+    size, extents = problem.dtype.size_bytes, [extent for extent, _ in dims]
 
-    def seen(pointer: int, shape: tuple[int, int], ld: int) -> Any:
+    def seen(pointer: int, shape: tuple[int, int], ld: int, steps: Sequence[int]) -> Any:
         # NumPy goes by addresses and reads nothing, so they may be a GPU's.
         rows, cols = shape
-        facts = {"data": (pointer, False), "shape": (rows, cols * size), "strides": (ld * size, 1), "typestr": "|u1"}
-        return np.asarray(SimpleNamespace(__array_interface__={**facts, "version": 3}))
+        facts = {"data": (pointer, False), "typestr": "|u1", "version": 3}
+        facts |= {"shape": (*extents, rows, cols * size), "strides": (*steps, ld * size, 1)}
+        return np.asarray(SimpleNamespace(__array_interface__=facts))
 
-    a, b, c = map(seen, pointers, (problem.stored_a, problem.stored_b, (problem.m, problem.n)), lds)
+    steps = [[step[i] for _, step in dims] for i in range(3)]
+    a, b, c = map(seen, pointers, (problem.stored_a, problem.stored_b, (problem.m, problem.n)), lds, steps)
     for name, operand in zip(names, (a, b)):
-        check(not np.shares_memory(operand, c), f"out overlaps {name}: give it memory of its own", LayoutError)
+        text = f"out overlaps {name}: give it memory of its own"
+        try:
+            check(not np.shares_memory(operand, c, _MOST_WORK), text, LayoutError)
+        except np.exceptions.TooHardError:
+            raise LayoutError(f"out may overlap {name}: give it memory of its own") from None

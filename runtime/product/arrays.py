@@ -89,8 +89,12 @@ class Kind(Protocol):
         """Tell autograd that the elements of an array have changed."""
         return
 
-    def empty(self, like: Any, rows: int, cols: int) -> Any:
-        """A new matrix of the type of `like`, and in the same memory."""
+    def empty(self, like: Any, shape: tuple[int, ...]) -> Any:
+        """A new array of the type of `like`, and in the same memory."""
+
+    def scalar(self, array: Any) -> Any:
+        """The product of two vectors, from a new array without dimensions."""
+        return array
 
     def copied(self, array: Any) -> Any:
         """A copy that lies row by row."""
@@ -124,8 +128,11 @@ class _NumPy(Kind):
     def stream(self, index: int) -> int:
         return 0
 
-    def empty(self, like: Any, rows: int, cols: int) -> Any:
-        return np.empty((rows, cols), like.dtype)
+    def empty(self, like: Any, shape: tuple[int, ...]) -> Any:
+        return np.empty(shape, like.dtype)
+
+    def scalar(self, array: Any) -> Any:
+        return array[()]
 
     def copied(self, array: Any) -> Any:
         return np.array(array, order="C")
@@ -164,8 +171,8 @@ class _CuPy(Kind):
         with array.device:
             return bool(self._current_stream().is_capturing())
 
-    def empty(self, like: Any, rows: int, cols: int) -> Any:
-        return self._cupy.empty((rows, cols), like.dtype)
+    def empty(self, like: Any, shape: tuple[int, ...]) -> Any:
+        return self._cupy.empty(shape, like.dtype)
 
     def copied(self, array: Any) -> Any:
         with array.device:
@@ -230,8 +237,8 @@ class _Torch(Kind):
         if not array.is_inference():
             self._increment(array)
 
-    def empty(self, like: Any, rows: int, cols: int) -> Any:
-        return self._torch.empty((rows, cols), dtype=like.dtype, device=like.device)
+    def empty(self, like: Any, shape: tuple[int, ...]) -> Any:
+        return self._torch.empty(shape, dtype=like.dtype, device=like.device)
 
     def copied(self, array: Any) -> Any:
         return array.detach().clone(memory_format=self._torch.contiguous_format)

@@ -14,6 +14,7 @@ from ...codegen.errors import (
     CaptureError,
     DeviceError,
     DeviceMismatchError,
+    ShapeError,
     TilewrightError,
     check,
 )
@@ -31,6 +32,7 @@ from .arguments import called, check_graphs, laid_out, refuse
 from .arrays import KINDS, A, Copy, Kind, View, kind_of
 from .kernel import Kernel, prepare
 from .plan import CallPlan, CallPlans, ReadyKernel, first_call
+from .stack import Stack, stacked, turned
 from .vendor import OwnKernel, VendorFallback, VendorProduct, vendor_of
 
 
@@ -125,14 +127,15 @@ class Gemm:
         self, a: A, b: A, *more: Never, out: A | None = None, alpha: SupportsFloat = 1.0, beta: SupportsFloat = 0.0,
         copy: Copy = "never", **unknown: Never,
     ) -> A:  # fmt: skip
-        """alpha * op(a) * op(b) + beta * out.
+        """alpha * op(a) * op(b) + beta * out, or the products of a batch, of stacks of matrices.
 
         If the arrays lie on a GPU, the work is put on the current stream of their library, and the call returns at
         once. Arrays in the processor's memory are copied to the kernel's GPU, and the result is copied back.
 
         Args:
             a: array of the problem's dtype as stored, m x k, or k x m if the kernel was loaded with trans_a; of NumPy,
-                CuPy or torch, or anything with `__cuda_array_interface__` or `__dlpack__`. Rows may be padded.
+                CuPy or torch, or anything with `__cuda_array_interface__` or `__dlpack__`. Rows may be padded. For a
+                batch, one or two dimensions come before these two; what is 1 or missing there is repeated.
             b: array of the same kind and dtype, k x n, or n x k with trans_b.
             out: m x n, written, row by row or column by column; with beta other than 0 it is C, and has to be given. In
                 one by columns the kernel of C^T = op(B)^T op(A)^T writes, which is loaded when it is first needed.
@@ -174,15 +177,34 @@ class Gemm:
         plan = self._plan_of(key)
         if plan is not None:  # there is one for the copies, or for arrays of another kind
             return plan
-        _, _, lds, swapped = laid_out(self.problem, a, b, out)
+        problem = self.problem
+        stack, a, b = self._stack(a, b, out)
+        _, _, lds, swapped = laid_out(problem, a, b, stack.out, stack.dims)
         if a.place not in ("host", self.device.selector):
             raise DeviceMismatchError(f"a, b and out are on {a.place}, the kernel on {self.device.selector}")
         ready = self._ready_transposed(kind) if swapped else self._ready
-        plan = CallPlan(ready, kind, a.place, lds, swapped=swapped)
+        plan = CallPlan(ready, kind, a.place, lds, swapped=swapped, stack=stack, inside=self._inside)
         if key is not None:
             with self._lock.alone():
                 self._plans.keep(key, ready, plan)
         return plan
+
+    def _stack(self, a: View, b: View, out: View | None) -> tuple[Stack, View, View]:
+        """The product of the caller's arrays, and the first matrices of A and B as stored. Raises ShapeError."""
+        problem = self.problem
+        if problem.batch == 1:
+            return Stack(a, b, out, (problem.m, problem.n)), a, b
+        trans = problem.trans_a, problem.trans_b
+        op_a, op_b = (turned(x) if t else x for x, t in zip((a, b), trans))
+        stack = stacked(op_a, op_b, out, folds=False)
+        text = f"a, b and out must be stacks of {problem.batch} matrices along two dimensions at most"
+        good = stack.batch == problem.batch and len(stack.dims) <= 2
+        check(good, f"{text}, got shapes {a.shape} and {b.shape}", ShapeError)
+        first_a, first_b = (turned(x) if t else x for x, t in zip((stack.a, stack.b), trans))
+        return stack, first_a, first_b
+
+    def _inside(self, a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
+        return self(a, b, out=c, alpha=alpha, beta=beta)
 
     def _ready_transposed(self, kind: Kind) -> ReadyKernel:
         """The kernel of the transposed problem, loaded at its first use."""

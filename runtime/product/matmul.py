@@ -35,6 +35,7 @@ from .arrays import KINDS, A, Copy, Kind, View, kind_of
 from .gemm import Gemm, MeasureShape, load_on, refuse_capture
 from .kernel import Kernel
 from .plan import CallPlan, CallPlans, ReadyKernel, first_call
+from .stack import stacked
 from .vendor import Faster, Operands, OwnKernel, VendorFallback, VendorProduct, started
 
 _SECONDS = 2.0
@@ -93,6 +94,7 @@ class Library:
         seconds: float = _SECONDS,
         vendor: settings.Vendor | None = None,
         m: SupportsIndex | None = None,
+        batch: SupportsIndex | None = None,
         **unknown: Never,
     ) -> Gemm:
         """Load the store's kernel for a shape, ready to be called: `load("1024x768x512")`.
@@ -125,6 +127,7 @@ class Library:
                 unless just this shape was tuned there. `never` does not. None for what TILEWRIGHT_VENDOR says, else
                 `auto`.
             m: rows of C, in place of `shape`, where n and k are given too.
+            batch: products of the shape that one call computes, of stacks of matrices; None for one.
 
         Raises:
             ArgumentTypeError: `shape` is no shape, a dimension that is no integer, another dtype, an unknown argument.
@@ -136,7 +139,8 @@ class Library:
         """
         if more or unknown:
             refuse(Library.load, more, unknown)
-        problem = Problem.parse(_one_shape(shape, m, n, k), dtype, trans, accuracy, trans_a=trans_a, trans_b=trans_b)
+        flags = {"trans_a": trans_a, "trans_b": trans_b}
+        problem = Problem.parse(_one_shape(shape, m, n, k), dtype, trans, accuracy, **flags, batch=batch)
         opened = device_of(device)
         measure = self._first_use(first_use, seconds)
         beside = self._beside(settings.vendor(vendor))
@@ -214,19 +218,25 @@ class Library:
             return self._tracked(a, b, out, alpha, beta, accuracy, device, vendor)
         plan = None if key is None else self._plans.find((device, accuracy, vendor, key))
 
+        def inside(a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
+            return self.product(a, b, c, alpha, beta, accuracy, None, "never", vendor)
+
         def make_plan(kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> CallPlan:
             plan = None if key is None else self._plans.find((device, accuracy, vendor, key))
             if plan is not None:  # there is one for the copies, or for arrays of another kind
                 return plan
-            problem = problem_of(a, b, accuracy)
+            stack = stacked(a, b, out)
+            problem = problem_of(stack.a, stack.b, accuracy, stack.batch)
             trans = problem.trans_a, problem.trans_b
-            stored_a, stored_b = (transpose_of(view) if trans else view for view, trans in zip((a, b), trans))
-            problem, stored, lds, swapped = laid_out(problem, stored_a, stored_b, out)
+            stored_a, stored_b = (
+                transpose_of(view) if trans else view for view, trans in zip((stack.a, stack.b), trans)
+            )
+            problem, stored, lds, swapped = laid_out(problem, stored_a, stored_b, stack.out, stack.dims)
             trans = trans[::-1] if swapped else trans
             where = _selector(a.place, device), settings.vendor(vendor)
 
             def operands() -> Operands:
-                c = kind.empty(like, problem.m, problem.n)
+                c = kind.empty(like, (problem.m, problem.n))
                 each = (
                     Operand(stored[0].pointer, *problem.stored_a, lds[0], problem.trans_a, a),
                     Operand(stored[1].pointer, *problem.stored_b, lds[1], problem.trans_b, b),
@@ -234,8 +244,10 @@ class Library:
                 )
                 return Operands(each, kind.stream(int(a.place.partition(":")[2])))
 
-            ready = self._ready(problem, where, kind, operands=None if a.place == "host" else operands)
-            plan = CallPlan(ready, kind, a.place, lds, trans, swapped)
+            ready = self._ready(
+                problem, where, kind, operands=None if a.place == "host" or problem.batch > 1 else operands
+            )
+            plan = CallPlan(ready, kind, a.place, lds, trans, swapped, stack, inside)
             with self._lock.alone():
                 if key is not None and self._kernels.get((problem, where)) is ready:  # not removed meanwhile
                     self._plans.keep((device, accuracy, vendor, key), ready, plan)
@@ -257,6 +269,7 @@ class Library:
         measure: bool = False,
         seconds: float = _SECONDS,
         vendor: settings.Vendor | None = None,
+        batch: SupportsIndex | None = None,
         **unknown: Never,
     ) -> None:
         """Make `matmul` of these shapes ready, so that it may be captured: nothing is compiled then, and the first
@@ -277,6 +290,7 @@ class Library:
                 they were used before.
             seconds: about how long measuring may take for each shape.
             vendor: auto or never, as for `load`, and as `matmul` will be called.
+            batch: products of each shape that one call computes; None for one.
 
         Raises:
             TilewrightError: every error of `tilewright.load`.
@@ -284,7 +298,7 @@ class Library:
         if unknown:
             refuse(Library.prepare, (), unknown)
         problems = Problem.parse_all(
-            shapes, dtype=dtype, trans=trans, accuracy=accuracy, trans_a=trans_a, trans_b=trans_b
+            shapes, dtype=dtype, trans=trans, accuracy=accuracy, trans_a=trans_a, trans_b=trans_b, batch=batch
         )
         check_graphs(graphs)
         opened = device_of(device)

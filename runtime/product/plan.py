@@ -2,20 +2,33 @@
 
 import itertools
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from ...codegen.errors import ArgumentTypeError, DeviceMismatchError, LayoutError, ShapeError, check
 from ...codegen.problem import DType
 from ..device import launcher
-from .arguments import check_apart, check_start, check_written, is_transposed, leading, names_of, number, transpose_of
+from .arguments import (
+    Dim,
+    check_apart,
+    check_start,
+    check_written,
+    is_transposed,
+    leading,
+    names_of,
+    number,
+    transpose_of,
+)
 from .arrays import Kind, View, as_array, in_library_of, kind_of
 from .kernel import Kernel, Laid
+from .stack import Stack, matrix_of, repeated
 from .vendor import LaidVendor, VendorProduct
 
 _MAX_PLANS = 64
 """Most plans of one kernel, each for one layout of its arrays."""
 
+_AT = 0, 0, 0
+"""Bytes from operands to the first matrices of a single launch."""
 _turn = itertools.count().__next__
 
 
@@ -38,26 +51,42 @@ class ReadyKernel:
         """Turn of the last use: the kernel with the lowest one is the least recently used."""
 
 
+Inside = Callable[[Any, Any, Any, float, float], Any]
+"""Multiplies two arrays of a device's array library: a, b, C or None, alpha and beta."""
+
+
 class CallPlan:
     """Plan for calls of one kernel with arrays of one kind and one layout."""
 
     __slots__ = (
-        "_device", "_index", "_kind", "_lds", "_least", "_odd", "_pointer", "_ready", "_run", "_size", "_span_a",
-        "_span_b", "_span_c", "_stream", "_swapped", "_transposed", "tracks",
+        "_device", "_dims", "_index", "_inside", "_kind", "_lds", "_least", "_odd", "_pointer", "_ready", "_run",
+        "_shape", "_size", "_span_a", "_span_b", "_span_c", "_stream", "_swapped", "_transposed", "tracks",
     )  # fmt: skip
 
     def __init__(
         self, ready: ReadyKernel, kind: Kind, place: str, lds: tuple[int, int, int],
-        transposed: tuple[bool, bool] = (False, False), swapped: bool = False,
+        transposed: tuple[bool, bool] = (False, False), swapped: bool = False, stack: Stack | None = None,
+        inside: Inside | None = None,
     ) -> None:  # fmt: skip
         """`transposed` says whether A and B of the kernel come as the transposes of what is stored. With `swapped` the
         kernel computes the transpose of the caller's product: its A is `b`, its B is `a`, and its C `out` transposed.
+        `stack` is the caller's product where it is not one of two matrices, and `inside` multiplies stacks on the
+        kernel's device.
         """
         kernel = ready.kernel
         self.tracks = kind.tracked if kind.autograd else None
         """Tells whether autograd has to record a product of three arrays; None for arrays without autograd."""
         self._ready, self._kind, self._device = ready, kind, kernel.device
         self._run, self._pointer, self._stream = kernel.laid(*lds), kind.pointer, kind.stream
+        self._shape: tuple[int, ...] = kernel.problem.m, kernel.problem.n
+        self._dims: Sequence[Dim] = ()
+        self._inside, offsets = inside, (_AT,)
+        if stack is not None:
+            stack = stack.transposed if swapped else stack
+            self._shape, self._dims, offsets = stack.shape, stack.dims, stack.offsets
+            self._run = kernel.laid(*lds, stack.strides)
+            if offsets != (_AT,):
+                self._run = repeated(self._run, offsets)
         self._index = None if place == "host" else int(place.partition(":")[2])
         """Number of the arrays' GPU, None for the processor's memory."""
         self._transposed, self._swapped = transposed, swapped
@@ -67,8 +96,10 @@ class CallPlan:
         """Least magnitude of a factor other than 0: a smaller one is rounded to it and not to 0, by which C or A and B
         would be left out."""
         shapes = problem.stored_a, problem.stored_b, (problem.m, problem.n)
+        stacks = [sum((extent - 1) * step[i] for extent, step in self._dims) for i in range(3)]
         self._span_a, self._span_b, self._span_c = (
-            ((rows - 1) * ld + cols) * self._size if rows and cols else 0 for (rows, cols), ld in zip(shapes, lds)
+            ((rows - 1) * ld + cols) * self._size + far if rows and cols and offsets else 0
+            for (rows, cols), ld, far in zip(shapes, lds, stacks)
         )
 
     def quick(self) -> "CallPlan":
@@ -126,7 +157,8 @@ class CallPlan:
             self._check_memory(a, b, c, out)
         end_c = at_c + self._span_c
         if (at_a < end_c and at_c < at_a + self._span_a) or (at_b < end_c and at_c < at_b + self._span_b):
-            check_apart(self._ready.kernel.problem, (at_a, at_b, at_c), self._lds, names_of(self._swapped))
+            problem, names = self._ready.kernel.problem, names_of(self._swapped)
+            check_apart(problem, (at_a, at_b, at_c), self._lds, names, self._dims)
         if (at_a | at_b | at_c) & self._odd:
             self._check_elements(at_a, at_b, at_c)
         if capturing:
@@ -135,11 +167,13 @@ class CallPlan:
         self._ready.touch()
         if out is not None and self.tracks is not None:
             self._kind.wrote(out)
-        return c
+        return c if out is not None or self._shape else self._kind.scalar(c)
 
     def _through_device(self, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
         """The product of arrays in the processor's memory by a kernel on a GPU: copied in, launched, copied out."""
         result = self._made(a, beta) if out is None else out
+        if self._inside is not None and (self._dims or len(self._shape) != 2):
+            return self._stack_through_device(a, b, out, result, alpha, beta)
         pointer, problem = self._kind.pointer, self._ready.kernel.problem
         if self._swapped:
             a, b = b, a
@@ -170,8 +204,19 @@ class CallPlan:
     def _made(self, like: Any, beta: float) -> Any:
         if beta != 0:
             raise ShapeError(f"beta is {beta!r}, so out must be given: it is C")
-        problem = self._ready.kernel.problem
-        return self._kind.empty(like, problem.m, problem.n)
+        return self._kind.empty(like, self._shape)
+
+    def _stack_through_device(self, a: Any, b: Any, out: Any, result: Any, alpha: float, beta: float) -> Any:
+        """The product of stacks or vectors in the processor's memory, multiplied as arrays on the device."""
+        kind, device = self._kind, self._device
+        for name, array in (("a", a), ("b", b), ("out", result)):
+            kind.view(name, array)
+        inside_a, inside_b, c = (device.xp.asarray(kind.numpy(array)) for array in (a, b, result))
+        assert self._inside is not None
+        made = self._inside(inside_a, inside_b, c if beta else None, alpha, beta)
+        kind.numpy(result)[...] = device.to_numpy(made)
+        kind.wrote(result)
+        return result if out is not None or self._shape else kind.scalar(result)
 
     def _check_memory(self, a: Any, b: Any, c: Any, out: Any) -> None:
         """Raise NotInMemoryError unless A, B and C of the kernel have memory, or no elements."""
@@ -243,7 +288,7 @@ def first_call(
     whole = arrays.get("out")
     if copy == "if-needed":
         for name, view in views.items():
-            if len(view.shape) == 2 and not _takes(name, view, transposes or name == "out"):
+            if not _takes(name, view, transposes or name == "out"):
                 if name == "out":
                     check_written(view)  # the result is copied there
                 arrays[name] = kind.copied(arrays[name])
@@ -261,8 +306,11 @@ def first_call(
 
 def _takes(name: str, view: View, transposes: bool) -> bool:
     """Whether a kernel takes the layout of an operand, transposed or not."""
+    if any(step < 0 or step % view.dtype.size_bytes for step in view.strides):
+        return False
+    matrix = matrix_of(view)
     try:
-        leading(name, transpose_of(view) if transposes and is_transposed(view) else view)
+        leading(name, transpose_of(matrix) if transposes and is_transposed(matrix) else matrix)
     except LayoutError:
         return False
     return True

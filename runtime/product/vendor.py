@@ -4,13 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ...codegen.batch import Strides
 from ...codegen.problem import Problem
 from ..device.protocol import Device, Operand
 from ..locks import Lock
 from ..store.lookup import LookupResult
-from .kernel import Kernel, Product, Run, prepare
+from .kernel import Kernel, Product, prepare
 from .program import Program
 from .scratch import Scratch
+from .stack import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +128,8 @@ class VendorProduct(Product):
         """Our kernel, which stands by."""
         return self._own.kernel
 
-    def laid(self, lda: int, ldb: int, ldc: int) -> "LaidVendor":
-        return LaidVendor(self, (lda, ldb, ldc))
+    def laid(self, lda: int, ldb: int, ldc: int, strides: Strides | None = None) -> "LaidVendor":
+        return LaidVendor(self, (lda, ldb, ldc), strides or self.dense)
 
     def prepare_graphs(self, count: int) -> None:
         """Make memory ready for `count` graphs: they hold our kernel, or the library's product where a like one was
@@ -148,12 +150,12 @@ class VendorProduct(Product):
 
 
 class LaidVendor:
-    """A product by the vendor's library of matrices with certain leading dimensions: a Run."""
+    """A product by the vendor's library of matrices with certain leading dimensions and distances: a Run."""
 
-    __slots__ = ("_complete", "_lds", "_product", "_seen", "_standing_by", "masks", "program")
+    __slots__ = ("_complete", "_layout", "_product", "_seen", "_standing_by", "masks", "program")
 
-    def __init__(self, product: VendorProduct, lds: tuple[int, int, int]) -> None:
-        self._product, self._lds = product, lds
+    def __init__(self, product: VendorProduct, lds: tuple[int, int, int], strides: Strides | None) -> None:
+        self._product, self._layout = product, (*lds, strides)
         self._standing_by: Run | None = None
         self._seen = seen = set[int]()
         elements = product.problem.dtype.size_bytes - 1
@@ -161,7 +163,7 @@ class LaidVendor:
         """Bits of the addresses of A, B and C that must be 0."""
         vendor = product.vendor
         self._complete = vendor.blas.complete
-        gemm = vendor.blas.gemm(product.problem, *lds)
+        gemm = vendor.blas.gemm(product.problem, *lds, strides=self._layout[3])
 
         def launch(stream: int, *values: Any) -> None:
             gemm(stream, *values)
@@ -178,7 +180,7 @@ class LaidVendor:
             self.program(stream, capturing, a, b, c, alpha, beta)
             return
         if self._standing_by is None:
-            self._standing_by = self._product.kernel.laid(*self._lds)
+            self._standing_by = self._product.kernel.laid(*self._layout)
         self._standing_by(stream, capturing, a, b, c, alpha, beta)
 
 

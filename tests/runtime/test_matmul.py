@@ -30,11 +30,11 @@ class TestHost(Products):
         seen: list[tuple[int, ...]] = []
         laid = Kernel.laid
 
-        def spied(kernel: Kernel, *lds: int) -> Any:
-            run = laid(kernel, *lds)
+        def spied(kernel: Kernel, *layout: Any) -> Any:
+            run = laid(kernel, *layout)
 
             def spy(stream: int, capturing: bool, *given: Any) -> None:
-                seen.append((*lds, *given[:3]))
+                seen.append((*layout[:3], *given[:3]))
                 run(stream, capturing, *given)
 
             return spy

@@ -9,7 +9,7 @@ import numpy as np
 from ...codegen.errors import LaunchError
 from ...codegen.problem import Problem
 from ...runtime.check.timing import Inputs, Timer, TimingPlan
-from ...runtime.check.verify import place
+from ...runtime.check.verify import place_all
 from ...runtime.device.protocol import Device, DeviceInfo, Operand
 from ...runtime.product.kernel import Kernel, prepare
 from ...runtime.product.vendor import Operands, OwnKernel, VendorFallback
@@ -130,7 +130,8 @@ def _copies(device: Device, problem: Problem, operands: Operands) -> list[Inputs
 
 def _random(device: Device, problem: Problem) -> Operands:
     rng = np.random.default_rng(11)
-    a, _ = place(device, problem, problem.stored_a, problem.trans_a, rng)
-    b, _ = place(device, problem, problem.stored_b, problem.trans_b, rng)
-    c = device.allocate(problem.m * problem.n * problem.dtype.size_bytes)
-    return Operands((a, b, Operand(c.pointer, problem.m, problem.n, problem.n, False, c)), device.stream())
+    a, _ = place_all(device, problem, problem.stored_a, problem.trans_a, rng)
+    b, _ = place_all(device, problem, problem.stored_b, problem.trans_b, rng)
+    rows = problem.batch * problem.m
+    c = device.allocate(rows * problem.n * problem.dtype.size_bytes)
+    return Operands((a, b, Operand(c.pointer, rows, problem.n, problem.n, False, c)), device.stream())

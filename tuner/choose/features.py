@@ -129,7 +129,7 @@ class FeatureTable(Table):
             math.gcd(n * size, 128),
             problem.bytes / info.bandwidth_gbs / 1e3 / least,
             math.log2(least),
-            m * n * size / problem.bytes,
+            problem.batch * m * n * size / problem.bytes,
             math.log2(m / n),
             math.log2(problem.flops / problem.bytes),
         ]

@@ -33,11 +33,11 @@ def host_us(problem: Problem, config: Config) -> float:
     """
     m, n, k, size = problem.m, problem.n, problem.k, problem.dtype.size_bytes
     tile_m, tile_n, tile_k = config.cta_tile
-    ctas = config.ctas(problem, 1)
+    batch, ctas = problem.batch, config.ctas(problem, 1) * problem.batch
     threads = ctas * config.threads
     if not config.smem_bytes(problem.dtype):
         far = (k * n * size / _CACHED_BYTES) ** 2
-        ns = m * n * k * _FMA_NS * (1 + far) + threads * _THREAD_NS
+        ns = batch * m * n * k * _FMA_NS * (1 + far) + threads * _THREAD_NS
     else:
         *lanes, resident = config.streamed
         cta_k = math.ceil(k / (tile_k * config.split_ctas)) * tile_k
@@ -48,5 +48,5 @@ def host_us(problem: Problem, config: Config) -> float:
         ns = multiplied * _FMA_NS + copied * _COPY_NS
         ns += threads * (barriers * _BARRIER_NS + shuffles * _SHUFFLE_NS + _THREAD_NS)
     if nearest_fit(problem, config).edge is Edge.PAD:
-        ns += (m * k + k * n + 2 * m * n) * _COPY_NS
+        ns += batch * (m * k + k * n + 2 * m * n) * _COPY_NS
     return ns / 1e3

@@ -249,10 +249,12 @@ class Table:
         """Rows for which the model holds: their work decomposition can pay, they keep k innermost only where it is
         innermost in memory, and stream the larger operand from memory, side by side."""
         c = self.columns
-        tiles = np.ceil(problem.m / c["tile_m"]) * np.ceil(problem.n / c["tile_n"])
+        tiles = np.ceil(problem.m / c["tile_m"]) * np.ceil(problem.n / c["tile_n"]) * problem.batch
         valid: NDArray[np.bool_] = tiles <= c["most_tiles"]
         valid &= c["least_k"] <= problem.k
         valid &= tiles >= np.maximum(c["least_work"] / problem.k, c["least_tiles"])
+        if problem.batch > 1:  # the products of a batch do not share the CTAs of stream-K
+            valid &= c["stream"] == 0
         for x, along in (("a", not problem.trans_a), ("b", problem.trans_b)):
             if not along:
                 valid &= c[f"inner_{x}"] < 1
@@ -273,9 +275,9 @@ class Table:
         columns = self._modelled if rows is None else self._modelled.take(rows, axis=1)
         c = dict(zip(_MODELLED, columns))
         target, size = self.target, self.dtype.size_bytes
-        m, n, k = problem.m, problem.n, problem.k
+        m, n, k, batch = problem.m, problem.n, problem.k, problem.batch
         tiles_m, tiles_n, depth = np.ceil(np.array([[m], [n], [k]], float) / columns[:3])
-        tiles = tiles_m * tiles_n
+        tiles = tiles_m * tiles_n * batch
         ctas = np.maximum(np.ceil(tiles / c["persistent"]) * c["split"], c["streams"])
         per_sm = ctas / c["filled"]
         most = np.ceil(per_sm)
@@ -294,7 +296,7 @@ class Table:
         waves = per_sm / c["occupancy"]
         memory: Any = problem.bytes * per_byte
         if not whole_sectors(problem):
-            memory = memory + (times_written(problem, c) - 1) * (m * n * size * per_byte)
+            memory = memory + (times_written(problem, c) - 1) * (batch * m * n * size * per_byte)
         if self._skinny:
             # Loads in flight hide latency, warps do not: where too few are in flight, memory waits.
             few = (c["flying"] < math.inf).nonzero()[0]
@@ -308,9 +310,10 @@ class Table:
         total = np.sqrt(np.sqrt(total)) + c["fill"] * rounds + c["filling"]
         splitting = np.zeros_like(total)
         if self._copied:
-            total += c["packs_a"] * (2 * size * m * k * per_byte) + c["packs_b"] * (2 * size * n * k * per_byte)
+            packed = 2 * size * batch * k * per_byte
+            total += c["packs_a"] * (m * packed) + c["packs_b"] * (n * packed)
         if self._split:  # operands are read, their terms written, and the rest takes as long as a second reading
-            splitting = (m * k + k * n) * 2 * (size + c["terms"]) * (c["terms"] > 0) * per_byte
+            splitting = batch * (m * k + k * n) * 2 * (size + c["terms"]) * (c["terms"] > 0) * per_byte
             written = np.ceil(critical) * c["tile_m"] * c["tile_n"] * size / WRITTEN_BYTES_PER_CYCLE
             total += splitting + (PACK_CYCLES + written) * (c["terms"] > 0)
         return stacked(

@@ -34,8 +34,8 @@ ENTRIES = 240
 """Number of entries of a search's shortlist."""
 WINNERS = 4
 """Number of winners of near shapes on a shortlist."""
-_Kind: TypeAlias = tuple[str, DType, bool, bool, Grade]
-"""Device key, type, transposes and accuracy."""
+_Kind: TypeAlias = tuple[str, DType, bool, bool, Grade, int]
+"""Device key, type, transposes, accuracy and batch."""
 _Kinds: TypeAlias = dict[_Kind, tuple[list[Record], NDArray[np.float64]]]
 """Records of each kind, and rows of the logarithms of their m, n and k."""
 _last_sorted: tuple[Sequence[Record], _Kinds] = (), {}
@@ -113,7 +113,7 @@ def _winners(problem: Problem, info: DeviceInfo, records: Iterable[Record]) -> I
     """Entries of the winners of the nearest tuned shapes, on this device and then, for a GPU, on others."""
     same = (record for record in records if record.device == info.key or not info.arch.is_host)
     near = sorted(
-        (record for record in same if record.problem.dtype is problem.dtype),
+        (r for r in same if (r.problem.dtype, r.problem.batch) == (problem.dtype, problem.batch)),
         key=lambda record: (record.device != info.key, distance(record.problem, problem)),
     )
     return (_suited(record, problem) for record in near)
@@ -132,7 +132,7 @@ def _within(
     grades = [grade for grade in Grade if grade.keeps(problem.accuracy)]
     away: list[tuple[bool, bool, bool, float, bool, Record]] = []
     for key, grade in itertools.product((info.key, *_siblings(info)), grades):
-        kind, other = (key, problem.dtype, problem.trans_a, problem.trans_b, grade), key != info.key
+        kind, other = (key, problem.dtype, problem.trans_a, problem.trans_b, grade, problem.batch), key != info.key
         if kind in kinds:
             of_kind, logs = kinds[kind]
             # Among near shapes, and for one shape, a record of the product's own accuracy comes before finer ones.
@@ -162,7 +162,7 @@ def _by_kind(records: Sequence[Record]) -> _Kinds:
         groups: dict[_Kind, list[Record]] = {}
         for record in records:
             problem = record.problem
-            kind = record.device, problem.dtype, problem.trans_a, problem.trans_b, problem.accuracy
+            kind = record.device, problem.dtype, problem.trans_a, problem.trans_b, problem.accuracy, problem.batch
             groups.setdefault(kind, []).append(record)
         kinds = {kind: (group, np.array([_doublings(r.problem) for r in group])) for kind, group in groups.items()}
         if not isinstance(records, tuple):

@@ -1,0 +1,59 @@
+"""Batches: products of one shape in one launch, and the distances between their matrices."""
+
+import math
+import struct
+from dataclasses import dataclass, replace
+
+from .problem import Problem
+
+BATCH_BYTES = 128
+"""Bytes of the argument `Batch` of a batched kernel."""
+_POINTERS = 7
+"""Pointers among a batched kernel's arguments for which `Batch` has steps."""
+
+Steps = tuple[int, int]
+"""Elements from a product's matrix to the next one's along the outer and along the inner dimension of a batch."""
+NO_STEPS: Steps = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Strides:
+    """The distances between the matrices of a batch."""
+
+    inner: int
+    """Products along the inner dimension."""
+    a: Steps
+    b: Steps
+    c: Steps
+
+    @classmethod
+    def dense(cls, problem: Problem) -> "Strides":
+        """The distances where the matrices of each operand, without gaps, follow each other."""
+        sizes = math.prod(problem.stored_a), math.prod(problem.stored_b), problem.m * problem.n
+        return cls(problem.batch, *((problem.batch * size, size) for size in sizes))
+
+    @property
+    def each(self) -> tuple[Steps, Steps, Steps]:
+        """The steps of A, B and C."""
+        return self.a, self.b, self.c
+
+    @property
+    def swapped(self) -> "Strides":
+        """The distances in the transposed product, whose A is B here."""
+        return replace(self, a=self.b, b=self.a)
+
+    def is_dense(self, problem: Problem) -> bool:
+        """Whether the matrices of each operand follow each other without gaps."""
+        dense = Strides.dense(problem)
+        return self.inner == dense.inner and [at for _, at in self.each] == [at for _, at in dense.each]
+
+    def following(self, size: int) -> Steps:
+        """The steps of memory of which each product has `size` elements, one product after the other."""
+        return self.inner * size, size
+
+    def argument(self, batch: int, *steps: Steps) -> bytes:
+        """The argument `Batch` of a kernel for a batch of so many products, with the steps of its pointers in the order
+        of its arguments, in elements of theirs."""
+        rest = [NO_STEPS] * (_POINTERS - len(steps))
+        outer, inner = zip(*steps, *rest)
+        return struct.pack(f"=II{2 * _POINTERS}q", batch, self.inner, *outer, *inner).ljust(BATCH_BYTES, b"\0")

@@ -1,0 +1,189 @@
+"""Stacks of matrices as the operands of one launch.
+
+A stack is an array of more than two dimensions, the last two of which are those of a matrix. Two of the dimensions
+before them belong to a launch, each with steps of its own for A, B and C: a step of 0 repeats an operand. Dimensions
+that lie evenly in all operands count as one, and launches follow each other along what is left.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+
+from ...codegen.batch import Strides
+from ...codegen.errors import LayoutError, ShapeError, check
+from ...codegen.problem import INT_MAX
+from .arguments import CONTIGUOUS, Dim, check_written, transpose_of
+from .arrays import View
+
+Run = Callable[[int, bool, int, int, int, float, float], None]
+"""A launch, called with a stream, whether it is captured, addresses of A, B and C, alpha and beta."""
+
+
+def repeated(run: Run, offsets: tuple[tuple[int, ...], ...]) -> Run:
+    """The launch at each of these distances, in bytes, from A, B and C."""
+
+    def launch(stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
+        for at_a, at_b, at_c in offsets:
+            run(stream, capturing, a + at_a, b + at_b, c + at_c, alpha, beta)
+
+    return launch
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A product of stacks of matrices, as launches of one batch."""
+
+    a: View
+    """The first matrix of A."""
+    b: View
+    """The first matrix of B."""
+    out: View | None
+    """The first matrix of C, None where C is a new array, which lies row by row."""
+    shape: tuple[int, ...]
+    """Shape of the result."""
+    dims: tuple[Dim, ...] = ()
+    """Dimensions before those of the matrices, the innermost last."""
+
+    @property
+    def batch(self) -> int:
+        """Products of a launch."""
+        return max(1, math.prod(extent for extent, _ in self.dims[-2:]))
+
+    @property
+    def strides(self) -> Strides | None:
+        """Distances between the matrices of a launch; None where it has one product."""
+        if self.batch == 1:
+            return None
+        size, dims = self.a.dtype.size_bytes, [(1, (0, 0, 0)), *self.dims]
+        (_, outer), (inner, step) = dims[-2:]
+        return Strides(inner, *((outer[i] // size, step[i] // size) for i in range(3)))
+
+    @property
+    def offsets(self) -> tuple[tuple[int, ...], ...]:
+        """Bytes from A, B and C to the first matrices of each launch."""
+        if not all(extent for extent, _ in self.dims):
+            return ()
+        loops = self.dims[:-2]
+        places = product(*(range(extent) for extent, _ in loops))
+        return tuple(
+            tuple(sum(index * step[i] for index, (_, step) in zip(place, loops)) for i in range(3)) for place in places
+        )
+
+    @property
+    def transposed(self) -> "Stack":
+        """The stack of the transposed products, whose A is B here and whose matrices are the transposes."""
+        dims = tuple((extent, (b, a, c)) for extent, (a, b, c) in self.dims)
+        a, b = transpose_of(self.b), transpose_of(self.a)
+        return replace(self, a=a, b=b, out=transpose_of(self.out) if self.out else None, dims=dims)
+
+
+def stacked(a: View, b: View, out: View | None, folds: bool = True) -> Stack:
+    """The product of two arrays as `numpy.matmul` has it, of vectors, matrices or stacks. With `folds` a stack of A by
+    one matrix B is a product of more rows.
+
+    Raises ShapeError where shapes do not fit each other, LayoutError for stacks that no launch takes.
+    """
+    for name, view in (("a", a), ("b", b)):
+        check(bool(view.shape), f"{name} must have a dimension at least, got an array without", ShapeError)
+    a, b = _with_strides(a), _with_strides(b)
+    row, col = len(a.shape) == 1, len(b.shape) == 1  # vectors, which are no dimension of the result
+    a, b = (_inserted(a, 0) if row else a), (_inserted(b, 1) if col else b)
+    try:
+        stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except ValueError:
+        text = f"a is a stack of shape {a.shape[:-2]}, b of {b.shape[:-2]}, which do not broadcast"
+        raise ShapeError(f"{text}: the dimensions before the last two must be equal, or 1") from None
+    whole = *stack, a.shape[-2], b.shape[-1]
+    shape = *stack, *([] if row else whole[-2:-1]), *([] if col else whole[-1:])
+    if out is not None:
+        wanted = "x".join(map(str, shape)) or "without dimensions"
+        check(out.shape == shape, f"out must be {wanted}, got shape {out.shape}", ShapeError)
+        check_written(out)
+        out = _with_strides(out)
+        out = _inserted(out, len(stack)) if row else out
+        out = _inserted(out, len(stack) + 1) if col else out
+    size = a.dtype.size_bytes
+    c = out or View(0, whole, _dense(whole, size), a.dtype, a.place)
+    steps = zip(*(_steps(view, len(stack)) for view in (a, b, c)))
+    dims = _merged([(extent, step) for extent, step in zip(stack, steps) if extent != 1])
+    a, b, c = map(matrix_of, (a, b, c))
+    if folds:
+        dims, (a, b, c) = _folded(dims, [a, b, c])
+    for extent, step in dims:
+        for name, each in zip(("a", "b", "out"), step):
+            text = f"{name} must have its matrices a whole number of elements apart, got a stride of {each} bytes"
+            check(each >= 0 and each % size == 0, f"{text}; {CONTIGUOUS}", LayoutError)
+        check(extent <= INT_MAX, f"a stack has at most 2^31-1 products along a dimension, got {extent}", ShapeError)
+    if math.prod(extent for extent, _ in dims[-2:]) > INT_MAX:
+        dims.append((1, (0, 0, 0)))  # launches follow each other along one dimension more
+    return Stack(a, b, c if out else None, shape, tuple(dims))
+
+
+def _merged(dims: Iterable[Dim]) -> list[Dim]:
+    """The dimensions with those as one that lie evenly in all operands."""
+    merged: list[Dim] = []
+    for extent, step in dims:
+        before = merged.pop()[0] if merged and merged[-1][1] == tuple(extent * each for each in step) else 1
+        merged.append((before * extent, step))
+    return merged
+
+
+def _folded(dims: list[Dim], matrices: list[View]) -> tuple[list[Dim], list[View]]:
+    """Add the innermost dimension to the rows of A and C where B is the same along it, and the rows of A and C go on
+    evenly: one product of more rows reads B once."""
+    a, b, c = matrices
+    if not dims:
+        return dims, matrices
+    extent, (at_a, at_b, at_c) = dims[-1]
+    rows, size = a.shape[0], a.dtype.size_bytes
+    side_by_side = all(view.shape[1] == 1 or view.strides[1] == size for view in (a, c))
+    step_a, step_c = (view.strides[0] if rows > 1 else at for view, at in ((a, at_a), (c, at_c)))
+    even = at_a == rows * step_a and at_c == rows * step_c and step_c >= c.shape[1] * size
+    if at_b or not even or not side_by_side or rows * extent > INT_MAX or step_a < a.shape[1] * size:
+        return dims, matrices
+    tall = [
+        replace(view, shape=(rows * extent, view.shape[1]), strides=(step, view.strides[1]))
+        for view, step in ((a, step_a), (c, step_c))
+    ]
+    return dims[:-1], [tall[0], b, tall[1]]
+
+
+def turned(view: View) -> View:
+    """The stack of the transposed matrices."""
+    shape, strides = view.shape, view.strides
+    if len(shape) < 2:
+        return view
+    return replace(view, shape=(*shape[:-2], *shape[:-3:-1]), strides=(*strides[:-2], *strides[:-3:-1]))
+
+
+def _with_strides(view: View) -> View:
+    """The view; one without elements as an array without gaps, as its strides mean nothing."""
+    return view if all(view.shape) else replace(view, strides=_dense(view.shape, view.dtype.size_bytes))
+
+
+def _inserted(view: View, at: int) -> View:
+    """The view with a dimension of 1 more, whose step no one takes."""
+    shape, strides = list(view.shape), list(view.strides)
+    shape.insert(at, 1)
+    strides.insert(at, 0)
+    return replace(view, shape=tuple(shape), strides=tuple(strides))
+
+
+def matrix_of(view: View) -> View:
+    """The first matrix of a stack; a vector as a column."""
+    view = view if len(view.shape) > 1 else _inserted(view, len(view.shape))
+    return replace(view, shape=view.shape[-2:], strides=view.strides[-2:])
+
+
+def _steps(view: View, rank: int) -> tuple[int, ...]:
+    """Bytes of a step along each of `rank` dimensions of a stack, 0 along those that repeat the view."""
+    own = [0 if extent == 1 else step for extent, step in zip(view.shape[:-2], view.strides[:-2])]
+    return (0,) * (rank - len(own)) + tuple(own)
+
+
+def _dense(shape: Sequence[int], size: int) -> tuple[int, ...]:
+    """Strides in bytes of an array without gaps."""
+    return tuple(math.prod(shape[i + 1 :]) * size for i in range(len(shape)))
