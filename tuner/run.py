@@ -144,9 +144,9 @@ class Run:
         costs = [(entry.compile_s, entry.verify_s, entry.bench_s) for entry in self.entries.values()]
         return Phases(*map(sum, zip(*costs)))
 
-    def recording(self, problem: Problem, info: DeviceInfo) -> Recording:
+    def recording(self, problem: Problem, info: DeviceInfo, environment: tuple[tuple[str, str], ...] = ()) -> Recording:
         """Recording of all trials, earlier runs first."""
-        return Recording.of(problem, info.name, self.outcomes)
+        return Recording.of(problem, info.name, self.outcomes, environment)
 
     @property
     def worked(self) -> list[Config]:

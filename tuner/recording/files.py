@@ -62,22 +62,37 @@ class Recording:
     """Parameters and their values."""
     entries: Mapping[Point, Entry]
     """Outcome at each point tried, in the order recorded."""
+    environment: tuple[tuple[str, str], ...] = ()
+    """Date of the run in ISO 8601, and versions of what its times depend on, by name; empty where they were not
+    recorded."""
 
     @classmethod
-    def of(cls, problem: Problem, device_name: str, entries: Mapping[Config, Entry]) -> "Recording":
+    def of(
+        cls,
+        problem: Problem,
+        device_name: str,
+        entries: Mapping[Config, Entry],
+        environment: tuple[tuple[str, str], ...] = (),
+    ) -> "Recording":
         """The recording of a search of our own, over the values that occur; its `problem` is this one."""
         if not entries:
-            return cls.at_points(problem, device_name, (), {})
+            return cls.at_points(problem, device_name, (), {}, environment)
         space = space_of(entries)
         at_points = dict(zip(space.points, entries.values(), strict=True))
-        return cls.at_points(problem, device_name, space.dimensions, at_points)
+        return cls.at_points(problem, device_name, space.dimensions, at_points, environment)
 
     @classmethod
     def at_points(
-        cls, problem: Problem, device_name: str, dimensions: tuple[Dimension, ...], entries: Mapping[Point, Entry]
+        cls,
+        problem: Problem,
+        device_name: str,
+        dimensions: tuple[Dimension, ...],
+        entries: Mapping[Point, Entry],
+        environment: tuple[tuple[str, str], ...] = (),
     ) -> "Recording":
         """The recording of a search of our own, from outcomes at points."""
-        return cls(device_name, f"gemm {problem.kind}", (problem.m, problem.n, problem.k), dimensions, entries)
+        size = (problem.m, problem.n, problem.k)
+        return cls(device_name, f"gemm {problem.kind}", size, dimensions, entries, environment)
 
     @property
     def problem(self) -> Problem | None:
@@ -192,13 +207,14 @@ def _recording(document: dict[str, Any]) -> tuple[Recording, list[str]]:
         except _BROKEN:
             odd.append(key)
     check(bool(entries), "no row is whole")
-    size = document.get("problem_size")
+    size, environment = document.get("problem_size"), document.get("environment")
     recording = Recording(
         device_name=str(document.get("device_name", "")),
         kernel_name=str(document.get("kernel_name", "")),
         problem_size=tuple(int(n) for n in size) if isinstance(size, list) else (),
         dimensions=dimensions,
         entries=entries,
+        environment=tuple((name, str(value)) for name, value in environment.items()) if environment else (),
     )
     return recording, odd
 
@@ -264,6 +280,7 @@ def write_cache_file(path: Path, recording: Recording, *, restricted: bool = Tru
         "tune_params_keys": names,
         "tune_params": {d.name: list(d.choices) for d in recording.dimensions},
         "objective": "time",
+        **({"environment": dict(recording.environment)} if recording.environment else {}),
         **({"restrictions": restrictions(recording)} if restricted else {}),
         "cache": {},
     }
