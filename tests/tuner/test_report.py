@@ -390,6 +390,7 @@ def charted(points: list[Dot]) -> list[str]:
 
     wide, narrow = (svg for _, svg in chart("x", "A chart", draw).svgs)
     assert "<title>" not in narrow
+    assert "<b>" not in wide
     assert wide.count("<use") >= wide.count("<title>")
     return [unescape(text) for text in re.findall(r"<use [^>]*><title>(.*?)</title></use>", wide, re.DOTALL)]
 

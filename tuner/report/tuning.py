@@ -93,8 +93,7 @@ def tuning_of(
         check(recorded.problem is not None, foreign)
         problem = _agreed(problem, recorded.problem, f"--recording {recording}")
         device_key = _agreed(device_key, DeviceInfo.key_of(recorded.device_name), f"--recording {recording}")
-        sources.append(f"Trials: a recording of {recorded.device_name}, {recording and recording.name}")
-        sources[-1] += f"{stamp(recorded.environment)}."
+        origin = f"a recording of {recorded.device_name}, {recording and recording.name}"
     record, contenders, date = _results(results, problem) if results else (None, (), "")
     if record is not None:
         problem, device_key = record.problem, _agreed(device_key, record.device, f"--results {results}")
@@ -110,9 +109,10 @@ def tuning_of(
     if recorded is None:
         for path, same in journals_of(store.root / "trials", device_key, problem, versions):
             recorded = read_journal(path)
-            others = "" if same else ", of other versions"
-            sources.append(f"Trials: the search's journal in the store{others}{stamp(recorded.environment)}.")
+            origin = "the search's journal in the store" + ("" if same else ", of other versions")
             break
+    if recorded is not None:  # versions that are the record's stand there
+        sources.append(f"Trials: {origin}{stamp([fact for fact in recorded.environment if fact not in versions])}.")
     info = next((info for info in (*available()[0], *KNOWN.values()) if info.key == device_key), None)
     trials = _trials(recorded) if recorded else ()
     if unknown := sum(trial.config is None for trial in trials):
