@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from types import NoneType
 
@@ -125,8 +124,7 @@ def tune(
     with ExitStack() as ending:
         ending.callback(plan.search.close)
         if file is not None:
-            date = datetime.now(UTC).isoformat(timespec="seconds")
-            ending.callback(lambda: write_both(file, run.recording(problem, info, (("date", date), *versions))))
+            ending.callback(lambda: write_both(file, run.recording(problem, info, versions)))
         ending.push(processes)  # the processes end first
         listed = None if plan.listed is None else len({*plan.listed, *(plan.first if configs else ())})
         run.progress.started(problem, info, listed, budget, run.resumed)

@@ -306,7 +306,7 @@ def test_errors_of_trials_are_recorded(tmp_path: Path) -> None:
 
 def test_a_recording_keeps_the_date_and_versions_of_its_run(tmp_path: Path) -> None:
     environment = (("date", "2026-11-21T23:10:07+00:00"), ("driver", "CUDA 13.0"), ("compiler", "nvrtc 13.0 -arch=x"))
-    recording = Recording.of(PROBLEM, "NVIDIA H200", {parse("tiled:8"): OK}, environment)
+    recording = replace(Recording.of(PROBLEM, "NVIDIA H200", {parse("tiled:8"): OK}), environment=environment)
     write_cache_file(tmp_path / "r.json", recording)
     assert read_cache_file(tmp_path / "r.json").environment == environment
     tuning = tuning_of(Store(tmp_path, tmp_path / "none"), None, None, tmp_path / "r.json", None)

@@ -67,32 +67,20 @@ class Recording:
     recorded."""
 
     @classmethod
-    def of(
-        cls,
-        problem: Problem,
-        device_name: str,
-        entries: Mapping[Config, Entry],
-        environment: tuple[tuple[str, str], ...] = (),
-    ) -> "Recording":
+    def of(cls, problem: Problem, device_name: str, entries: Mapping[Config, Entry]) -> "Recording":
         """The recording of a search of our own, over the values that occur; its `problem` is this one."""
         if not entries:
-            return cls.at_points(problem, device_name, (), {}, environment)
+            return cls.at_points(problem, device_name, (), {})
         space = space_of(entries)
         at_points = dict(zip(space.points, entries.values(), strict=True))
-        return cls.at_points(problem, device_name, space.dimensions, at_points, environment)
+        return cls.at_points(problem, device_name, space.dimensions, at_points)
 
     @classmethod
     def at_points(
-        cls,
-        problem: Problem,
-        device_name: str,
-        dimensions: tuple[Dimension, ...],
-        entries: Mapping[Point, Entry],
-        environment: tuple[tuple[str, str], ...] = (),
+        cls, problem: Problem, device_name: str, dimensions: tuple[Dimension, ...], entries: Mapping[Point, Entry]
     ) -> "Recording":
         """The recording of a search of our own, from outcomes at points."""
-        size = (problem.m, problem.n, problem.k)
-        return cls(device_name, f"gemm {problem.kind}", size, dimensions, entries, environment)
+        return cls(device_name, f"gemm {problem.kind}", (problem.m, problem.n, problem.k), dimensions, entries)
 
     @property
     def problem(self) -> Problem | None:

@@ -15,6 +15,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -197,7 +198,8 @@ def read_journal(path: Path) -> Recording:
         check(header["format"] == FORMAT, "of another format", StoreError)
         date = min(_STARTED.findall(data), default=b"").decode()
         environment = (("date", date),) if date else ()
-        return Recording.of(problem, device_name, _firsts(filter(None, map(outcome_of, lines))), environment)
+        recording = Recording.of(problem, device_name, _firsts(filter(None, map(outcome_of, lines))))
+        return replace(recording, environment=environment)
     except _BROKEN as error:
         raise StoreError(f"cannot read the journal {path}: {error}") from error
 

@@ -45,7 +45,7 @@ def _environment() -> Environment:
 
 
 def _markup(chart: Chart) -> list[tuple[str, Markup]]:
-    """Width and SVG of a chart, as markup: matplotlib escapes the text in it."""
+    """Width and SVG of a chart, as markup: the text in it is escaped."""
     return [(width, Markup(svg)) for width, svg in chart.svgs]
 
 
