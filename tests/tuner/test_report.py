@@ -111,7 +111,7 @@ def test_the_documented_sentence_on_the_limit_is_that_of_the_record_that_ships()
     record = Store().best(h100.key, PROBLEM)
     assert record is not None
     taken, least = resources(PROBLEM, record.config, h100), floors(PROBLEM, record.config, h100)
-    (quoted,) = re.findall(r"^ +> (.*\.)$", (ROOT / "docs/report.md").read_text(), re.MULTILINE)
+    (quoted,) = re.findall(r"^> (.*\.)$", (ROOT / "docs/report.md").read_text(), re.MULTILINE)
     assert reasons(taken, least, record.median_us, h100)[0].startswith(quoted)
 
 
