@@ -14,7 +14,7 @@ from ..tuner.bench.stored import read_bench
 from .values import is_stdout_taken
 
 if TYPE_CHECKING:  # at run time these modules, which are slow to import, are imported late
-    from ..tuner.report.counters import Counter
+    from ..tuner.report.counters import Counters
     from ..tuner.report.tuning import Tuning
 
 
@@ -39,7 +39,7 @@ def report_command(
     if benches:
         check(not (words or ncu), f"--bench excludes {words[0] if words else '--ncu'}; leave out one")
         words = [word for path in benches for word in ("--bench", str(path))]
-        text = page.bench_page([read_bench(path) for path in benches], _again(words, output))
+        text = page.bench_page([(path, read_bench(path)) for path in benches], _again(words, output))
     else:
         is_named = shape is not None or bool(recording or results)
         check(is_named, "report needs a tuning or a bench; name it by --shape, --recording, --results or --bench")
@@ -48,7 +48,7 @@ def report_command(
         words += ["--accuracy", accuracy] if problem and problem.accuracy is not Grade.IEEE else []
         words += [*(("--store", str(store)) if store else ()), *(("--ncu",) if ncu else ())]
         data = tuning.tuning_of(Store(store), problem, device_key, recording, results)
-        counters, missing = _counters(data) if ncu else ((), "")
+        counters, missing = _counters(data) if ncu else ({}, "")
         text = page.tuning_page(data, _again(words, output), counters, missing)
     save(output, text)
     click.echo(f"wrote {output}", err=is_stdout_taken())
@@ -58,7 +58,7 @@ def _again(words: list[str], output: Path) -> str:
     return shlex.join(["tilewright", "report", *words, "-o", str(output)])
 
 
-def _counters(tuning: "Tuning") -> tuple[tuple["Counter", ...], str]:
+def _counters(tuning: "Tuning") -> tuple["Counters", str]:
     """Counters of the winner and, where they cannot be read, the reason."""
     from ..tuner.report.counters import counters
 
@@ -69,4 +69,4 @@ def _counters(tuning: "Tuning") -> tuple[tuple["Counter", ...], str]:
         return counters(tuning.problem, config, tuning.gpu), ""
     except DeviceError as error:
         click.echo(f"note: {error}", err=True)
-        return (), str(error)
+        return {}, str(error)

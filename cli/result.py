@@ -5,6 +5,7 @@ import math
 import shlex
 import textwrap
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -202,6 +203,7 @@ def result_json(result: Result) -> dict[str, Any]:
     return {
         **{name: encode(getattr(result, name)) for name in _JSON_ATTRIBUTES},
         "device": result.device.name,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "statuses": dict(result.statuses),
         "pruned": dict(result.pruned),
         **asdict(result.phases),

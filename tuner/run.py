@@ -6,7 +6,8 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from ..codegen.config import Config
@@ -20,6 +21,7 @@ from .measure.pipeline import Isolated
 from .plan import Plan
 from .recording.entry import Entry
 from .recording.files import Recording
+from .recording.journal import Versions
 from .result import Progress
 from .settings import Budget
 
@@ -144,9 +146,11 @@ class Run:
         costs = [(entry.compile_s, entry.verify_s, entry.bench_s) for entry in self.entries.values()]
         return Phases(*map(sum, zip(*costs)))
 
-    def recording(self, problem: Problem, info: DeviceInfo) -> Recording:
-        """Recording of all trials, earlier runs first."""
-        return Recording.of(problem, info.name, self.outcomes)
+    def recording(self, problem: Problem, info: DeviceInfo, versions: Versions) -> Recording:
+        """Recording of all trials, earlier runs first, dated now."""
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        recording = Recording.of(problem, info.name, self.outcomes)
+        return replace(recording, environment=(("date", date), *versions))
 
     @property
     def worked(self) -> list[Config]:

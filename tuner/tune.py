@@ -124,7 +124,7 @@ def tune(
     with ExitStack() as ending:
         ending.callback(plan.search.close)
         if file is not None:
-            ending.callback(lambda: write_both(file, run.recording(problem, info)))
+            ending.callback(lambda: write_both(file, run.recording(problem, info, versions)))
         ending.push(processes)  # the processes end first
         listed = None if plan.listed is None else len({*plan.listed, *(plan.first if configs else ())})
         run.progress.started(problem, info, listed, budget, run.resumed)

@@ -25,11 +25,11 @@ _ALONE = ("CHANGELOG.md", "CONTRIBUTING.md")
 _NO_PACKAGE = {"build", "docs", "site", "tests"}
 """Folders of the checkout that are no part of the package; the first one holds what this file makes."""
 _REPORTS = {
-    "report/tuning.html": ("--recording", "recordings/float-1024x768x512.json.gz"),
-    "report/bench.html": ("--bench", "float32.json", "--bench", "float64.json"),
+    "report/tuning.html": ("nvidia-h200", "--recording", "recordings/float-1024x768x512.json.gz"),
+    "report/bench.html": ("nvidia-h100-80gb-hbm3", "--bench", "float32.json", "--bench", "float64.json"),
 }
-"""Pages that `tilewright report` makes, and the files of _MEASURED that they are made from."""
-_MEASURED = ROOT / "benchmarks" / "results" / "nvidia-h200"
+"""Pages that `tilewright report` makes: the folder of _RESULTS where it runs, and its arguments."""
+_RESULTS = ROOT / "benchmarks" / "results"
 
 
 def main() -> None:
@@ -82,11 +82,11 @@ def _write(target: str) -> list[str]:
 def _write_reports(package: Path) -> None:
     """Reports of what was measured, made in a folder where the files have the names that a reader may give."""
     environment = {**os.environ, "PYTHONPATH": str(package)}
-    for uri, arguments in _REPORTS.items():
+    for uri, (folder, *arguments) in _REPORTS.items():
         place = SITE / "docs" / uri
         place.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "tilewright", "report", *arguments, "-o", str(place)]
-        subprocess.run(command, cwd=_MEASURED, env=environment, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, cwd=_RESULTS / folder, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
 def _target(page: str, link: str) -> str | None:

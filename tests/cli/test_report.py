@@ -2,16 +2,20 @@
 
 import json
 import re
+import shlex
 import stat
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import tilewright
 from commands import Run
 from stored import DEVICE, INFO, PROBLEM, journal_of_points, make
+from tilewright.cli.commands import commands
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.store.store import Store
@@ -25,6 +29,7 @@ RECORDED = RESULTS / "recordings/float-16x4096x4096.json.gz"
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}$x^2$"
 VOID = {"meta", "wbr", "input", "img", "br", "link"}
 TWO_MB = 2_000_000
+MINUTE = r"\d{4}-\d\d-\d\d \d\d:\d\d"
 
 
 class Page(HTMLParser):
@@ -90,6 +95,17 @@ def reported(run: Run, tmp_path: Path, *arguments: str) -> Page:
     return page
 
 
+def check_commands(page: Page) -> None:
+    """Assert that the command line takes every command of ours on a page."""
+    texts = [unescape(text) for text in re.findall(r'<pre class="command"><code>(.*?)</code>', page.source)]
+    ours = [words for words in map(shlex.split, texts) if words[0] == "tilewright"]
+    assert len(ours) >= 2
+    for _, name, *words in ours:
+        command = commands.get_command(click.Context(commands), name)
+        assert command is not None
+        command.make_context(name, words)
+
+
 def headed(page: Page, heading: str) -> list[list[str]]:
     """The table that has a column of this heading."""
     return next(table for table in page.tables if heading in table[0])
@@ -118,10 +134,18 @@ def test_a_recording_of_a_gpu(run: Run, tmp_path: Path, recorded: Path) -> None:
     )
     trials = headed(page, "x best")
     assert len(trials) == 1 + len(recording.entries)
-    assert trials[1][1:2] == [f"{recording.best_us:.2f}"]
+    assert trials[1][0] == f"{recording.best_us:.2f}"
     assert all(len(row) == len(trials[0]) for row in trials)
-    times = [float(row[1].replace(",", "")) for row in trials[1:]]
+    times = [float(row[0].replace(",", "")) for row in trials[1:]]
     assert times == sorted(times)
+    assert [table[0][:2] for table in page.tables if "variant" in table[0]] == [
+        ["us", "variant"]
+    ] * 2  # on narrow screens
+    assert [table[0][0] for table in page.tables if "registers" in table[0]] == ["us"]  # one number for each variant
+    assert "quarter.json; 2026-11-21; compiler NVRTC 13.0." in page.text
+    assert dict(record.versions)["generator"] in page.text
+    assert page.source.count("<title>") > 100  # of the dots
+    check_commands(page)
     kernel = page.source[page.source.index("<summary>CUDA C++") :]
     assert "__global__" in kernel
     assert "kBlockN" in kernel  # of the figure at its head
@@ -164,8 +188,14 @@ def test_a_tuning_of_the_processor(run: Run, tmp_path: Path) -> None:
     assert run("tune", *tuned, "--json", str(results), "--record", str(recording)).status == 0
     page = reported(run, tmp_path, "--shape", "24x20x16")
     assert "these times say nothing about a GPU" in page.text
-    assert "journal in the store." in page.text
+    assert re.search(rf"journal in the store; {MINUTE}\. ", page.text)
+    assert re.search(r"compiler.*-std=c\+\+17.*driver.*generator\S+", page.text)
     assert "Roofline" not in page.text
+    check_commands(page)
+    (best,) = Store().layers()[0]
+    tune, bench = (f"tilewright {name} --shape 24x20x16 --dtype float --trans nn" for name in ("tune", "bench"))
+    assert f"{tune} --trials 6 --device host" in page.text
+    assert f"{bench} --config {best.config} --device host" in page.text
     trials = headed(page, "x best")
     assert len(trials) == 7
     place = trials[0].index("err/bound")
@@ -173,7 +203,10 @@ def test_a_tuning_of_the_processor(run: Run, tmp_path: Path) -> None:
     told = reported(run, tmp_path, "--results", str(results), "--recording", str(recording))
     duel = headed(told, "x NumPy")
     assert len(duel) == 1 + len(json.loads(results.read_text())[0]["contenders"])
-    assert "NumPy" in [row[2] for row in duel]
+    assert duel[0][:2] == ["us", "variant"]
+    assert "NumPy" in [row[1] for row in duel]
+    assert re.search(rf"rec\.json; {MINUTE} UTC\. ", told.text)  # the versions are the record's
+    assert re.search(rf" r\.json; {MINUTE} UTC\. ", told.text)
     assert names(headed(told, "x best")) == names(trials)
 
 
@@ -181,6 +214,28 @@ def test_a_record_without_trials(run: Run, tmp_path: Path, own_folders: Path) ->
     page = reported(run, tmp_path, "--shape", "4096", "--device-key", DEVICE)
     assert "The trials of this tuning are not stored here" in page.text
     assert "Least times" in page.text
+    assert "of this tuning only the winner is stored" in page.text
+
+
+@pytest.mark.parametrize(
+    ("device", "family", "told"),
+    [
+        ("NVIDIA ABACUS", "tiled", "This version has no facts of NVIDIA ABACUS: nothing is said on the limits"),
+        (
+            "NVIDIA H200",
+            "abacus",
+            "This version does not have the winner's variant: nothing is said on what limits it.",
+        ),
+    ],
+)
+def test_a_page_says_why_it_has_no_limits(run: Run, tmp_path: Path, device: str, family: str, told: str) -> None:
+    dimensions = (Dimension("family", (family,)), Dimension("tile_width", (8,)))
+    recording = Recording(device, "gemm float nn", (64, 64, 65), dimensions, {(0, 0): Entry("ok", 9.0)})
+    write_cache_file(tmp_path / "r.json", recording)
+    page = reported(run, tmp_path, "--recording", str(tmp_path / "r.json"))
+    assert told in page.text
+    assert "Least times" not in page.text
+    assert "Roofline" not in page.text
 
 
 def test_benches(run: Run, tmp_path: Path) -> None:
@@ -194,6 +249,11 @@ def test_benches(run: Run, tmp_path: Path) -> None:
         assert len(tables) == 2 - (file is files[1])  # both have the same shapes
         assert all(table[-1][0] == "geometric mean" for table in tables)
         page.tables.remove(tables[0])
+        date, versions = document["date"], document["versions"]
+        assert f"Measured {date[:10]} {date[11:16]} UTC; compiler {versions['compiler']}; " in page.text
+        first = f"1024x768x512: {document['rows'][0]['ratio_cublas']:.3f} x cuBLAS ("
+        assert page.source.count(f"<title>{first}") == 1
+    check_commands(page)
 
 
 def test_hostile_words_of_a_recording_stay_text(run: Run, tmp_path: Path) -> None:
@@ -311,8 +371,11 @@ def test_a_journal_of_points_is_reported_as_one_of_configs(run: Run, tmp_path: P
 NCU = """#!/bin/sh
 echo '==PROF== Connected to process 1'
 echo '"ID","Kernel Name","Section Name","Metric Name","Metric Unit","Metric Value"'
-echo '"0","gemm_x","GPU Speed Of Light Throughput","Duration","us","21.5"'
+echo '"0","gemm_x","GPU Speed Of Light Throughput","Duration","ns","21,504"'
+echo '"0","gemm_x","GPU Speed Of Light Throughput","","",""'
+echo '"0","gemm_x","Memory Workload Analysis","Memory Throughput","byte/s","122,740,425,531.91"'
 echo '"0","gemm_x","Occupancy","Achieved Occupancy","%","18.7"'
+echo '"0","gemm_x","Memory Workload Analysis","L2 Hit Rate","%","83.1"'
 """
 REFUSED = """#!/bin/sh
 echo '==ERROR== ERR_NVGPUCTRPERM - no permission to access the counters'
@@ -344,7 +407,15 @@ def test_counters(
     assert told in ran.err
     assert len(ran.err.splitlines()) == bool(told)
     if not told:
-        assert ["Achieved Occupancy", "18.7", "%"] in headed(page, "counter")
+        assert headed(page, "counter")[1:] == [
+            ["GPU Speed Of Light Throughput"],
+            ["Duration", "21.50", "us"],
+            ["Memory Workload Analysis"],
+            ["Memory Throughput", "122.7", "GB/s"],
+            ["L2 Hit Rate", "83.1", "%"],
+            ["Occupancy"],
+            ["Achieved Occupancy", "18.7", "%"],
+        ]
 
 
 def test_counters_are_of_the_gpu_that_was_tuned(run: Run, tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ class TestNoise:
         found = result(noisy("200"))
         assert not any(line.startswith("geometric means") for line in bench_closing(found))
         assert "| too noisy |" in bench_markdown(found)
-        page = benched(found, "b")
+        page = benched(found, Path("b.json"), "b")
         assert page.charts
         assert not any("geometric mean" in what for _, what, _ in page.figures if "limit" not in what)
         with warnings.catch_warnings():
@@ -511,7 +511,7 @@ class TestGraded:
         back = read_bench(tmp_path / "b.json")
         assert back.rows[0].error_kinds == kinds
         assert set(back.setting.rivals) == set(found.setting.rivals)
-        assert benched(back, "b").charts
+        assert benched(back, Path("b.json"), "b").charts
 
     def test_which_rivals_there_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
         fake_lt.install(monkeypatch)

@@ -4,9 +4,12 @@ import itertools
 import math
 import os
 import random
+import re
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tilewright
@@ -15,18 +18,25 @@ from tilewright.codegen.config import Config
 from tilewright.codegen.errors import StoreError
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
+from tilewright.runtime.check.roofline import rates_of
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import Binary
 from tilewright.runtime.store.store import Store
+from tilewright.tuner.bench.plot import Marks, Palette
 from tilewright.tuner.bench.report import bench_closing, bench_json
+from tilewright.tuner.bench.rows import BenchResult
 from tilewright.tuner.bench.stored import read_bench
 from tilewright.tuner.choose.forecast import Forecast
 from tilewright.tuner.recording.files import Entry, Recording, read_cache_file, write_cache_file
 from tilewright.tuner.recording.journal import Journal, journals_of, read_journal, studies
 from tilewright.tuner.recording.points import config_of
+from tilewright.tuner.report.benched import commands_of
+from tilewright.tuner.report.charts import Dot, chart, dots
+from tilewright.tuner.report.counters import readable
+from tilewright.tuner.report.drawn import roofline
 from tilewright.tuner.report.importance import FEWEST, importances
-from tilewright.tuner.report.tuning import tuning_of
-from tilewright.tuner.report.variant import floors, intensity, reasons, resources
+from tilewright.tuner.report.tuning import Tuning, tuning_of
+from tilewright.tuner.report.variant import floors, intensity, l2_gbs, reasons, resources
 from tilewright.tuner.search.candidates import candidates, read_spaces
 from tilewright.tuner.search.space import Dimension
 
@@ -55,8 +65,8 @@ def test_least_times() -> None:
     least = {floor.by.split(" of ")[-1].split(",")[0]: floor.us for floor in floors(PROBLEM, WINNER, H200)}
     flops = 2 * 1024 * 768 * 512
     assert least["arithmetic"] == pytest.approx(flops / 66.9e6)
-    # 128 tiles on 132 SMs: one on the critical SM, which has a 132nd of the rate.
-    assert least["the critical SM"] == pytest.approx(flops / 128 * 132 / 66.9e6)
+    # 128 tiles on 132 SMs: one on the busiest SM, which has a 132nd of the rate.
+    assert least["the busiest SM"] == pytest.approx(flops / 128 * 132 / 66.9e6)
     assert least["device memory"] == pytest.approx(4 * (1024 * 512 + 512 * 768 + 1024 * 768) / 4.43e6)
     loaded = 4 * (1024 * 768 * 512 * (1 / 96 + 1 / 64) + 1024 * 768)
     assert least["the L2 cache"] == pytest.approx(loaded / (48 * 132 * 1980))
@@ -68,9 +78,15 @@ def test_least_times() -> None:
 @pytest.mark.parametrize(
     ("shape", "us", "told"),
     [
-        ("1024x768x512", 25.0, "That is less than the larger part; what is left is latency"),
-        ("1024x768x512", 13.0, "The variant is bound by it."),
-        ("1024x768x512", 14.9, "That is the larger part; what is left is latency"),
+        (
+            "1024x768x512",
+            25.0,
+            "Arithmetic of the busiest SM alone takes 12.41 us, 50% of the measured 25.00 us, and no other limit takes "
+            "longer. The other 50% goes to what no limit counts: the launch, first loads, barriers, instructions "
+            "beside the multiply-adds, and the last stores.",
+        ),
+        ("1024x768x512", 14.0, "takes 12.41 us, 89% of the measured 14.00 us: this is what limits the variant."),
+        ("1024x768x512", 14.9, "takes 12.41 us, 83% of the measured 14.90 us, and no other limit"),
         ("1024x768x512", 20.0, "4 SMs have none."),
         ("8192x96x512", 20.0, "all run at once, and 4 SMs have none."),
         ("64x12672x512", 20.0, "make 1.00 waves: all run at once."),
@@ -88,6 +104,15 @@ def test_reasons(shape: str, us: float, told: str) -> None:
     taken = resources(problem, WINNER, H200)
     text = " ".join(reasons(taken, floors(problem, WINNER, H200), us, H200))
     assert told in text
+
+
+def test_the_documented_sentence_on_the_limit_is_that_of_the_record_that_ships() -> None:
+    h100 = KNOWN["nvidia-h100-80gb-hbm3"]
+    record = Store().best(h100.key, PROBLEM)
+    assert record is not None
+    taken, least = resources(PROBLEM, record.config, h100), floors(PROBLEM, record.config, h100)
+    (quoted,) = re.findall(r"^> (.*\.)$", (ROOT / "docs/report.md").read_text(), re.MULTILINE)
+    assert reasons(taken, least, record.median_us, h100)[0].startswith(quoted)
 
 
 def test_the_parameter_that_matters_is_the_most_important() -> None:
@@ -178,6 +203,9 @@ def test_the_journal_of_the_records_versions_comes_first(tmp_path: Path) -> None
     read = read_journal(same)
     assert [*outcomes(read).items()] == [(parse("tiled:8"), OK), (parse("tiled:16"), LATE)]
     assert (read.kernel_name, read.problem_size) == ("gemm float nn", (1024, 768, 512))
+    ((name, date),) = read.environment
+    assert name == "date"
+    assert abs(datetime.now() - datetime.fromisoformat(date)) < timedelta(minutes=10)
 
 
 def test_a_journal_has_the_same_outcomes_for_a_report_as_for_a_search(tmp_path: Path) -> None:
@@ -276,6 +304,16 @@ def test_errors_of_trials_are_recorded(tmp_path: Path) -> None:
     assert read_cache_file(tmp_path / "r.json").entries == recording.entries
 
 
+def test_a_recording_keeps_the_date_and_versions_of_its_run(tmp_path: Path) -> None:
+    environment = (("date", "2026-11-21T23:10:07+00:00"), ("driver", "CUDA 13.0"), ("compiler", "nvrtc 13.0 -arch=x"))
+    recording = replace(Recording.of(PROBLEM, "NVIDIA H200", {parse("tiled:8"): OK}), environment=environment)
+    write_cache_file(tmp_path / "r.json", recording)
+    assert read_cache_file(tmp_path / "r.json").environment == environment
+    tuning = tuning_of(Store(tmp_path, tmp_path / "none"), None, None, tmp_path / "r.json", None)
+    end = "r.json; 2026-11-21 23:10 UTC; driver CUDA 13.0; compiler nvrtc 13.0 -arch=x."
+    assert tuning.sources == (f"Trials: a recording of NVIDIA H200, {end}",)
+
+
 @pytest.mark.parametrize("name", ["float32", "float64"])
 def test_a_published_bench_is_read_as_it_was_written(name: str) -> None:
     path = RESULTS / f"{name}.json"
@@ -300,9 +338,124 @@ def test_a_page_of_very_many_trials_stays_small(tmp_path: Path) -> None:
         for point in points
     }
     write_cache_file(
-        tmp_path / "r.json", Recording("NVIDIA H200", "gemm float nn", (64, 64, 64), tuple(names), entries)
+        tmp_path / "r.json",
+        Recording("NVIDIA H200", "gemm float nn", (64, 64, 64), tuple(names), entries),
+        restricted=False,
     )
     tuning = tuning_of(Store(tmp_path, tmp_path / "none"), None, None, tmp_path / "r.json", None)
     page = tuning_page(tuning, "again")
     assert page.count("<tr>") > 1000
     assert len(page.encode()) < 2_000_000
+
+
+def roofline_of(tuning: Tuning) -> str:
+    """The roofline's markup for a wide screen; empty without one."""
+    rates = rates_of(H200)
+    assert rates is not None
+    drawn = roofline(tuning, H200, rates)
+    return dict(drawn.svgs)["wide"] if drawn else ""
+
+
+def test_a_roofline_of_one_variant_has_all_roofs_within() -> None:
+    """The record that ships, without trials: the bend of each roof is drawn, and the axes have numbers."""
+    pytest.importorskip("matplotlib")
+    tuning = tuning_of(Store(), PROBLEM, DEVICE, None, None)
+    assert tuning.trials == ()
+    svg = roofline_of(tuning)
+    assert f"<title>the winner: {tuning.winner[2]:.2f} us, {tuning.winner[1]}</title>" in svg
+    ticks = {float(text.replace(",", "")) for text in re.findall(r">([\d.,]+)</text>", svg)}
+    memory, cache = (66_900 / rate for rate in (4_430, l2_gbs(H200)))
+    assert min(ticks) <= cache < memory <= max(tick for tick in ticks if tick < 1000)
+    assert len([tick for tick in ticks if tick > 1000]) >= 4
+
+
+def test_a_roofline_does_without_the_winner_where_this_version_does_not_have_it(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    dimensions = (Dimension("family", ("tiled", "unheard-of")), Dimension("tile_width", (8, 16)))
+    entries = {(1, 0): Entry("ok", 5.0), (0, 0): Entry("ok", 9.0), (0, 1): Entry("ok", 7.0)}
+    write_cache_file(tmp_path / "r.json", Recording("NVIDIA H200", "gemm float nn", (64, 64, 64), dimensions, entries))
+    tuning = tuning_of(Store(tmp_path, tmp_path / "none"), None, None, tmp_path / "r.json", None)
+    assert tuning.winner[0] is None
+    titles = re.findall(r"<title>([^<]*)</title>", roofline_of(tuning))
+    assert sorted(titles) == ["trial 2: 9.000 us, tiled:8", "trial 3: 7.000 us, tiled:16"]
+    assert roofline_of(replace(tuning, trials=tuning.trials[:1])) == ""
+
+
+def charted(points: list[Dot]) -> list[str]:
+    """Tooltips of the dots of a chart on a wide screen."""
+
+    def draw(axes: Any, palette: Palette, narrow: bool) -> Marks:
+        axes.set(xlim=(0, 200), ylim=(0, 200))
+        return dots(axes, points, 0, "a dot")
+
+    wide, narrow = (svg for _, svg in chart("x", "A chart", draw).svgs)
+    assert "<title>" not in narrow
+    assert "<b>" not in wide
+    assert wide.count("<use") >= wide.count("<title>")
+    return [unescape(text) for text in re.findall(r"<use [^>]*><title>(.*?)</title></use>", wide, re.DOTALL)]
+
+
+def test_each_dot_has_its_tooltip() -> None:
+    pytest.importorskip("matplotlib")
+    words = ["<b>&\"'", "1.23456 x #000001", 'url(#a) id="b" href="#c"', "xlink:href \n  DejaVu Sans", "5"]
+    points = [(20.0 * place, 150.0 - place, text) for place, text in enumerate(words)]
+    assert charted(points) == words
+    assert charted([*points, (0.0, 150.0, "beneath")]) == [f"{words[0]}, and 1 more here", *words[1:]]
+
+
+def test_very_many_dots_become_fewer() -> None:
+    pytest.importorskip("matplotlib")
+    texts = charted([(2.0 * x, 2.0 * y, "a dot") for x in range(100) for y in range(100)])
+    assert 1000 < len(texts) <= 2000
+    assert sum(int((re.findall(r"[\d,]+(?= more)", text) or ["0"])[0]) + 1 for text in texts) == 10_000
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        ("122,740,425,531.91", "byte/s", "122.7 GB/s"),
+        ("3,351,000,000,000", "byte/second", "3.351 TB/s"),
+        ("98,304", "byte/block", "98.30 KB per CTA"),
+        ("512", "byte", "512.0 B"),
+        ("0", "byte/block", "0 byte/block"),
+        ("1,754,871,794.87", "hz", "1.755 GHz"),
+        ("1,754,871,794.87", "cycle/second", "1.755 GHz"),
+        ("21,504", "ns", "21.50 us"),
+        ("0.0000215", "second", "21.50 us"),
+        ("21.5", "us", "21.50 us"),
+        ("18.70", "%", "18.70 %"),
+        ("128", "register/thread", "128 register/thread"),
+        ("PreferNone", "", "PreferNone "),
+    ],
+)
+def test_counters_have_units_that_a_person_reads(value: str, unit: str, text: str) -> None:
+    assert " ".join(readable(value, unit)) == text
+
+
+BENCH = read_bench(RESULTS / "float32.json")
+ONE = BENCH.rows[0]
+MIXED = (ONE, replace(ONE, problem=Problem.parse("8", "double", "tn")), replace(ONE, problem=Problem.parse("9")))
+
+
+@pytest.mark.parametrize(
+    ("result", "commands"),
+    [
+        (BENCH, ["--suite public --dtype float --trans nn"]),
+        (replace(BENCH, turn_seconds=0.5), ["--suite public --dtype float --trans nn --turns 0.5"]),
+        (
+            replace(BENCH, rows=MIXED),
+            ["--shape 1024x768x512 --shape 9x9x9 --dtype float --trans nn", "--shape 8x8x8 --dtype double --trans tn"],
+        ),
+        (
+            replace(
+                BENCH, rows=tuple(replace(ONE, config=text, origin="as given") for text in ("tiled:8", "tiled:16"))
+            ),
+            ["--shape 1024x768x512 --dtype float --trans nn --config tiled:8 --config tiled:16"],
+        ),
+    ],
+    ids=["suite", "turns", "kinds", "configs"],
+)
+def test_commands_measure_a_bench_again(result: BenchResult, commands: list[str]) -> None:
+    assert [*commands_of(result, Path("a b.json"))] == [
+        f"tilewright bench {options} --json 'a b.json'" for options in commands
+    ]

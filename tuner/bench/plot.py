@@ -11,6 +11,8 @@ from ...codegen.errors import DeviceError, check
 from ...runtime.files import write_output
 from .rows import TITLES, BenchResult, BenchRow
 
+Marks = list[tuple[Any, Sequence[str]]]
+"""Lines of marks that were drawn, and the tooltip of each mark."""
 SUFFIXES = (".svg", ".png", ".pdf")
 """Endings of the files that `plot` writes."""
 _MARKERS = ("o", "D", "s")
@@ -82,8 +84,9 @@ def chart_inches(lines: int) -> float:
     return _MARGIN + _LINE_INCHES * lines
 
 
-def draw_ratios(result: BenchResult, axes: Any, palette: Palette, narrow: bool) -> None:
+def draw_ratios(result: BenchResult, axes: Any, palette: Palette, narrow: bool) -> Marks:
     """Draw a mark for each shape and rival with its interval, hollow with a kernel in between, and a line at 1."""
+    drawn: Marks = []
     rows = [row for row in result.rows if row.ok]
     series = [
         (place, key, kind, mean)
@@ -96,17 +99,19 @@ def draw_ratios(result: BenchResult, axes: Any, palette: Palette, narrow: bool) 
         shift = ((number + 0.5) / len(series) - 0.5) * _LANE
         rivals = [(y, rival) for y, row in enumerate(rows) if (rival := row.rival(key))]
         marks = [(y, getattr(rival, f"{kind}ratio"), getattr(rival, f"{kind}interval")) for y, rival in rivals]
-        points = [(y + shift, ratio, *within) for y, ratio, within in marks if within]
+        points = [(y, ratio, *within) for y, ratio, within in marks if within]
         if not points:  # a file may have ratios without intervals
             continue
+        words = f"x {TITLES[key]}" + (", a kernel in between" if kind else "")
+        texts = [f"{rows[y].problem.shape}: {r:.3f} {words} ({low:.3f}..{high:.3f})" for y, r, low, high in points]
         ys, ratios, lows, highs = zip(*points)
         ends += [*lows, *highs]
         below = [max(0.0, ratio - low) for ratio, low in zip(ratios, lows)]
         above = [max(0.0, high - ratio) for ratio, high in zip(ratios, highs)]
         colour = palette.series[place % len(palette.series)]
-        axes.errorbar(
+        bars = axes.errorbar(
             ratios,
-            ys,
+            [y + shift for y in ys],
             xerr=(below, above),
             fmt=_MARKERS[(place - 1) % len(_MARKERS)],
             markersize=5,
@@ -116,6 +121,7 @@ def draw_ratios(result: BenchResult, axes: Any, palette: Palette, narrow: bool) 
             label=f"{TITLES[key]}, {'a kernel in between' if kind else 'geometric mean'} {mean:.3f}",
             zorder=3,
         )
+        drawn.append((bars.lines[0], texts))
     axes.axvline(1.0, color=palette.ink, linewidth=1.2, zorder=2)
     low, high = _limits(ends)
     near = (1, 1.5, 2, 3, 5) if narrow else (1, 1.1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 7, 8, 9)
@@ -125,10 +131,12 @@ def draw_ratios(result: BenchResult, axes: Any, palette: Palette, narrow: bool) 
     axes.set_xlabel("their time over ours" if narrow else "their time over ours: above 1 is ours faster")
     if series:
         legend(axes, 1 if narrow else 2)
+    return drawn
 
 
-def draw_speeds(result: BenchResult, axes: Any, palette: Palette, narrow: bool) -> None:
+def draw_speeds(result: BenchResult, axes: Any, palette: Palette, narrow: bool) -> Marks:
     """Draw a mark for each shape and library, and the device's limit."""
+    drawn: Marks = []
     rows = [row for row in result.rows if row.ok]
     names = ("ours", *result.setting.rivals)
     speeds = {
@@ -143,14 +151,19 @@ def draw_speeds(result: BenchResult, axes: Any, palette: Palette, narrow: bool) 
         ys, xs = zip(*((y + shift, x) for y, x in points)) if points else ((), ())
         marker, size = ("*", 9) if name == "ours" else (_MARKERS[(place - 1) % len(_MARKERS)], 5)
         style = {"markersize": size, "markeredgewidth": 0, "color": palette.series[place % len(palette.series)]}
-        axes.plot(xs, ys, marker, label=TITLES.get(name, "tilewright"), zorder=3, **style)
+        title = TITLES.get(name, "tilewright")
+        (line,) = axes.plot(xs, ys, marker, label=title, zorder=3, **style)
+        drawn.append((line, [f"{rows[y].problem.shape}: {title} {tflops:.4g} TFLOP/s" for y, tflops in points]))
     if limits:
         ys, xs = zip(*limits)
         style = {"markersize": 14, "markeredgewidth": 2, "color": palette.muted}
-        axes.plot(xs, ys, "|", label="the device's limit", zorder=2, **style)
+        (line,) = axes.plot(xs, ys, "|", label="the device's limit", zorder=2, **style)
+        texts = [f"{rows[y].problem.shape}: at most {tflops:.4g} TFLOP/s on this device" for y, tflops in limits]
+        drawn.append((line, texts))
     _label_rows(axes, rows)
     axes.set_xlabel("TFLOP/s")
     legend(axes, 2 if narrow else 4)
+    return drawn
 
 
 def _label_rows(axes: Any, rows: Sequence[BenchRow]) -> None:

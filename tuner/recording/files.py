@@ -62,6 +62,9 @@ class Recording:
     """Parameters and their values."""
     entries: Mapping[Point, Entry]
     """Outcome at each point tried, in the order recorded."""
+    environment: tuple[tuple[str, str], ...] = ()
+    """Date of the run in ISO 8601, and versions of what its times depend on, by name; empty where they were not
+    recorded."""
 
     @classmethod
     def of(cls, problem: Problem, device_name: str, entries: Mapping[Config, Entry]) -> "Recording":
@@ -192,13 +195,14 @@ def _recording(document: dict[str, Any]) -> tuple[Recording, list[str]]:
         except _BROKEN:
             odd.append(key)
     check(bool(entries), "no row is whole")
-    size = document.get("problem_size")
+    size, environment = document.get("problem_size"), document.get("environment")
     recording = Recording(
         device_name=str(document.get("device_name", "")),
         kernel_name=str(document.get("kernel_name", "")),
         problem_size=tuple(int(n) for n in size) if isinstance(size, list) else (),
         dimensions=dimensions,
         entries=entries,
+        environment=tuple((name, str(value)) for name, value in environment.items()) if environment else (),
     )
     return recording, odd
 
@@ -264,6 +268,7 @@ def write_cache_file(path: Path, recording: Recording, *, restricted: bool = Tru
         "tune_params_keys": names,
         "tune_params": {d.name: list(d.choices) for d in recording.dimensions},
         "objective": "time",
+        **({"environment": dict(recording.environment)} if recording.environment else {}),
         **({"restrictions": restrictions(recording)} if restricted else {}),
         "cache": {},
     }

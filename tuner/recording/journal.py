@@ -12,8 +12,10 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -37,6 +39,8 @@ _LOCK_SECONDS = 30.0
 """Seconds for which a process waits for the lock of a journal."""
 _HEADER_BYTES = 1 << 24
 """Bytes of the longest header that is read."""
+_STARTED = re.compile(rb'"started":"([0-9T:-]+)"')
+"""Time in a line at which its trial started."""
 _BROKEN = (
     OSError, NotPlainError, TilewrightError, ValueError, LookupError, TypeError, AttributeError, OverflowError,
     RecursionError,
@@ -184,14 +188,18 @@ def read_journal(path: Path) -> Recording:
     """The outcomes of a journal in the order they came, the first of each variant, as a search takes them. Torn lines
     and configs that this version does not have are left out. Raises StoreError."""
     try:
-        head, *lines = read_plain(path, MOST_BYTES).split(b"\n")
+        data = read_plain(path, MOST_BYTES)
+        head, *lines = data.split(b"\n")
         header = json.loads(head)
         problem, device_name = problem_of(str(header["study"]))
         if header["format"] == _POINTS:
             dimensions = tuple(Dimension(name, tuple(choices)) for name, choices in header["dimensions"])
             return Recording.at_points(problem, device_name, dimensions, _firsts(_of_points(dimensions, lines)))
         check(header["format"] == FORMAT, "of another format", StoreError)
-        return Recording.of(problem, device_name, _firsts(filter(None, map(outcome_of, lines))))
+        date = min(_STARTED.findall(data), default=b"").decode()
+        environment = (("date", date),) if date else ()
+        recording = Recording.of(problem, device_name, _firsts(filter(None, map(outcome_of, lines))))
+        return replace(recording, environment=environment)
     except _BROKEN as error:
         raise StoreError(f"cannot read the journal {path}: {error}") from error
 

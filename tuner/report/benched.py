@@ -1,13 +1,18 @@
 """Part of a page on one bench: figures, charts and tables."""
 
+import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from ..bench.plot import draw_ratios, draw_speeds, lines_of
 from ..bench.report import bench_closing, bench_columns, figure, method_of
-from ..bench.rows import RATIOS, TITLES, BenchResult
+from ..bench.rows import GIVEN, RATIOS, TITLES, BenchResult
+from ..bench.suites import suite_names, suite_problems
 from .charts import Chart, chart
 from .tables import Head, Table
+from .tuning import kind_options, stamp
 
 _HINTS = {
     "us": "median time of ours",
@@ -34,11 +39,14 @@ class Benched:
     configs: Table
     closing: tuple[str, ...]
     method: str
-    versions: tuple[tuple[str, str], ...]
+    stamp: str
+    """Date and versions."""
+    commands: tuple[tuple[str, str], ...]
+    """Purpose of each command that measures the rows again, and the command."""
 
 
-def benched(result: BenchResult, name: str) -> Benched:
-    """Figures, charts and tables of a run; `name` begins the names within its charts."""
+def benched(result: BenchResult, path: Path, name: str) -> Benched:
+    """Figures, charts and tables of a run in a file; `name` begins the names within its charts."""
     columns = bench_columns(result)
     *rows, means = zip(*(map(str, column.cells) for column in columns), strict=True)
     heads = tuple(Head(c.heading, _HINTS.get(c.heading, ""), c.left) for c in columns)
@@ -77,5 +85,24 @@ def benched(result: BenchResult, name: str) -> Benched:
         configs=Table((Head("M x N x K", left=True), Head("us"), Head("variant", left=True, wraps=True)), variants),
         closing=tuple(bench_closing(result)),
         method=method_of(result),
-        versions=result.setting.versions,
+        stamp=stamp((("date", result.date), *result.setting.versions)).removeprefix("; "),
+        commands=tuple((f"measure {dtypes} again", command) for command in commands_of(result, path)),
     )
+
+
+def commands_of(result: BenchResult, path: Path) -> Iterator[str]:
+    """Commands that measure the rows again into a file: one for a suite that ships, else one for each type, transposes
+    and accuracy."""
+    problems = tuple(dict.fromkeys(row.problem for row in result.rows))
+    configs = dict.fromkeys(row.config for row in result.rows if row.origin == GIVEN)
+    first = problems[0]
+    suites = (s for s in suite_names() if suite_problems(s, first.dtype, first.trans, first.accuracy) == problems)
+    suite = next(suites, "")
+    groups = {"" if suite else problem.kind: problem for problem in problems}
+    for kind, problem in groups.items():
+        shapes = [word for each in problems if each.kind == kind for word in ("--shape", each.shape)]
+        words = [*(["--suite", suite] if suite else shapes), *kind_options(problem)]
+        words += [word for config in configs for word in ("--config", config)]
+        words += ["--turns", f"{result.turn_seconds:g}"] if result.turn_seconds else []
+        words += ["--device", "host"] if result.device.arch.is_host else []
+        yield shlex.join(["tilewright", "bench", *words, "--json", str(path)])

@@ -1,4 +1,5 @@
-"""Charts as SVG for a page, with text as text and the page's colours. matplotlib, an extra, is imported late."""
+"""Charts as SVG for a page, with text as text, the page's colours and a tooltip on each mark. matplotlib is imported
+late."""
 
 import io
 import re
@@ -6,7 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..bench.plot import Palette, chart_inches
+from markupsafe import escape
+
+from ..bench.plot import Marks, Palette, chart_inches
 
 PALETTE = Palette("#000001", "#000002", ("#000011", "#000012", "#000013", "#000014", "#000015"))
 _GRID = "#000003"
@@ -37,10 +40,16 @@ _STYLE = {
     "path.simplify": False,
     "path.snap": False,
 }
-_DOTS = 2.5
-"""Points of the page; dots that are nearer to each other are drawn as one."""
+_CELL = 2.5
+"""Points of the page across and up a cell: dots in one cell are drawn as one."""
 _MANY = 200
 """Largest number of dots that are drawn large."""
+_MOST_DOTS = 2000
+"""Most dots of a chart; where there are more, cells grow."""
+_MARK = re.compile(r'<use href="([^"]*)" (x="[^"]*" y="[^"]*") style="[^"]*"/>')
+"""A mark in the SVG of matplotlib."""
+Dot = tuple[float, float, str]
+"""Place across and up, and the tooltip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +62,9 @@ class Chart:
     """Name of each width, and markup."""
 
 
-def chart(name: str, title: str, draw: Callable[[Any, Palette, bool], None], rows: int = 0) -> Chart:
-    """The chart that `draw` puts on axes, for each width; `rows` labels, one below the other, make it taller."""
+def chart(name: str, title: str, draw: Callable[[Any, Palette, bool], Marks], rows: int = 0) -> Chart:
+    """The chart that `draw` puts on axes, for each width; `rows` labels, one below the other, make it taller. On a
+    telephone, where nothing hovers, marks have no tooltips."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -66,18 +76,22 @@ def chart(name: str, title: str, draw: Callable[[Any, Palette, bool], None], row
             axes = figure.subplots()
             axes.grid(True, linewidth=0.6, zorder=0)
             axes.set_axisbelow(True)
-            draw(axes, PALETTE, width == "narrow")
+            marks = [each for each in draw(axes, PALETTE, width == "narrow") if each[1]]
+            for place, (line, _) in enumerate(marks):
+                line.set_gid(f"marks{place}")
             text = io.StringIO()
             figure.savefig(text, format="svg", metadata={"Date": None})
-        svgs.append((width, _inline(text.getvalue(), f"{name}-{width}-")))
+        tooltips = [[""] * len(texts) if width == "narrow" else texts for _, texts in marks]
+        svgs.append((width, _inline(text.getvalue(), f"{name}-{width}-", tooltips)))
     return Chart(title, tuple(svgs))
 
 
-def _inline(svg: str, prefix: str) -> str:
-    """An SVG file as part of a page: without what only files need, with names of its own and the page's colours."""
-    svg = svg[svg.index("<svg") :]
+def _inline(svg: str, prefix: str, tooltips: Sequence[Sequence[str]]) -> str:
+    """An SVG file as part of a page: without what only files need, with names of its own, the page's colours and the
+    tooltips of each group of marks."""
+    svg = svg[svg.index("<svg") :].replace("xlink:href", "href")
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
-    svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg).replace("xlink:href", "href")
+    svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg)
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg))
     svg = re.sub(r'\bid="', f'id="{prefix}', svg)
     svg = svg.replace('href="#', f'href="#{prefix}').replace("url(#", f"url(#{prefix}")
@@ -85,25 +99,51 @@ def _inline(svg: str, prefix: str) -> str:
     svg = re.sub(r"(\d+\.\d)\d+(?=[ \"\n)])", r"\1", svg)
     for colour, variable in _VARIABLES.items():
         svg = svg.replace(colour, f"var(--{variable})")
-    return re.sub(r"\n\s*", "\n", svg)
+    svg = re.sub(r"\n\s*", "\n", svg)
+    for place, texts in enumerate(tooltips):
+        svg = _with_tooltips(svg, f"{prefix}marks{place}", texts)
+    return svg
 
 
-def dots(axes: Any, points: Sequence[tuple[float, float]], place: int, label: str) -> None:
-    """Draw dots as one line of very short strokes, few bytes each; dots that lie on each other are one.
+def _with_tooltips(svg: str, name: str, texts: Sequence[str]) -> str:
+    """The SVG with a text on each mark of a group, which all have one style: the group has it in their place."""
+    before, _, group = svg.partition(f'id="{name}"')
+    style = next(iter(re.findall(r'<use [^>]*style="([^"]*)"', group)), "")
+    left = iter(texts)
+
+    def mark(match: re.Match[str]) -> str:
+        text = next(left)
+        return f'<use href="{match[1]}" {match[2]}' + (f"><title>{escape(text)}</title></use>" if text else "/>")
+
+    return before + f'style="{style}"' + _MARK.sub(mark, group, count=len(texts))
+
+
+def dots(axes: Any, points: Sequence[Dot], place: int, label: str) -> Marks:
+    """Draw dots with their tooltips; those that lie on each other are one, which has the tooltip of the first.
 
     `place` chooses colour and shape. The axes' limits and scales must be set before.
     """
     from matplotlib.lines import Line2D
 
     if not points:
-        return
-    spots = axes.transData.transform(points)
-    distinct = {tuple(cell): tuple(spot) for cell, spot in zip((spots / _DOTS).round().tolist(), spots.tolist())}
-    cap, marker = (("round", "o"), ("projecting", "s"))[place % 2]
-    colour = PALETTE.series[place % len(PALETTE.series)]
-    none = float("nan")
-    strokes = [end for x, y in distinct.values() for end in ((x - 0.15, y), (x + 0.15, y), (none, none))]
-    xs, ys = axes.transData.inverted().transform(strokes).T
-    size = (3.2 if len(distinct) > _MANY else 6.0) - 0.6 * (place % 2)
-    axes.plot(xs, ys, color=colour, linewidth=size, solid_capstyle=cap, alpha=0.65, zorder=2)
-    axes.add_line(Line2D([], [], linestyle="none", marker=marker, markersize=5, color=colour, label=label))
+        return []
+    spots = axes.transData.transform([(x, y) for x, y, _ in points])
+    cell = _CELL
+    while len(groups := _by_cell(spots / cell, points)) > _MOST_DOTS:
+        cell *= 1.2
+    xs, ys, texts = zip(*(group[0] for group in groups))
+    marker, colour = "os"[place % 2], PALETTE.series[place % len(PALETTE.series)]
+    style: dict[str, Any] = {"linestyle": "none", "marker": marker, "color": colour, "markeredgewidth": 0}
+    size = (3.2 if len(groups) > _MANY else 6.0) - 0.6 * (place % 2)
+    (line,) = axes.plot(xs, ys, markersize=size, alpha=0.65, zorder=2, **style)
+    axes.add_line(Line2D([], [], markersize=5, label=label, **style))
+    more = (f", and {len(group) - 1:,} more here" if len(group) > 1 else "" for group in groups)
+    return [(line, list(map("".join, zip(texts, more))))]
+
+
+def _by_cell(spots: Any, points: Sequence[Dot]) -> list[list[Dot]]:
+    """The dots of each cell that has any; `spots` are their places in cells."""
+    groups: dict[tuple[float, ...], list[Dot]] = {}
+    for spot, point in zip(spots.round().tolist(), points):
+        groups.setdefault(tuple(spot), []).append(point)
+    return [*groups.values()]

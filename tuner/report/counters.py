@@ -1,6 +1,7 @@
 """Hardware counters of a variant by Nsight Compute, on a machine with `ncu` and the GPU."""
 
 import csv
+import math
 import shutil
 import subprocess
 import sys
@@ -14,15 +15,23 @@ from ...runtime.check.timing import Timer
 from ...runtime.device.detect import available, choose, open_device
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.product.kernel import prepare
+from ..bench.report import figure
 
-Counter = tuple[str, str, str]
-"""Name, value and unit, as Nsight Compute writes them."""
+Counters = dict[str, list[tuple[str, str, str]]]
+"""Name, value and unit of counters, by the section of Nsight Compute that they are of."""
 _SECTIONS = ("SpeedOfLight", "Occupancy", "LaunchStats", "MemoryWorkloadAnalysis", "WarpStateStats", "SchedulerStats")
 _SECONDS = 300
 """Most seconds of a run of Nsight Compute."""
+_SCALED = {
+    "byte": "B", "byte/s": "B/s", "byte/second": "B/s", "byte/block": "B per CTA", "hz": "Hz", "cycle/s": "Hz",
+    "cycle/second": "Hz",
+}  # fmt: skip
+"""Units of Nsight Compute whose values are large, and what a person reads after K, M, G or T."""
+_MICROSECONDS = {"s": 1e6, "second": 1e6, "ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0}
+"""Microseconds of a unit of Nsight Compute."""
 
 
-def counters(problem: Problem, config: Config, gpu: DeviceInfo | None) -> tuple[Counter, ...]:
+def counters(problem: Problem, config: Config, gpu: DeviceInfo | None) -> Counters:
     """The counters of one launch. Raises DeviceError, in one line, where they cannot be read."""
     here = next((info for info in available()[0] if gpu and info.key == gpu.key and not info.arch.is_host), None)
     ncu = shutil.which("ncu")
@@ -41,20 +50,38 @@ def counters(problem: Problem, config: Config, gpu: DeviceInfo | None) -> tuple[
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
         raise DeviceError(f"--ncu: Nsight Compute did not end in {_SECONDS} s; leave it out, or try again") from error
-    rows = _read(done.stdout.splitlines())
-    if not rows:
+    by_section = _read(done.stdout.splitlines())
+    if not by_section:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         reasons = [line for line in lines if "==ERROR==" in line] or lines[-1:] or ["it wrote nothing"]
         raise DeviceError(f"--ncu: Nsight Compute gave no counters: {reasons[0].strip()}")
-    return rows
+    return by_section
 
 
-def _read(lines: Sequence[str]) -> tuple[Counter, ...]:
+def _read(lines: Sequence[str]) -> Counters:
     """The rows of the CSV, after lines of Nsight Compute itself (`==PROF==`) and of the program."""
     begin = next((place for place, line in enumerate(lines) if '"Metric Name"' in line), len(lines))
-    rows = csv.DictReader(lines[begin:])
-    named = ((row.get("Metric Name"), row.get("Metric Value"), row.get("Metric Unit") or "") for row in rows)
-    return tuple(dict.fromkeys((name, value, unit) for name, value, unit in named if name and value))
+    by_section: Counters = {}
+    for row in csv.DictReader(lines[begin:]):
+        name, value = row.get("Metric Name"), row.get("Metric Value")
+        section = by_section.setdefault(row.get("Section Name") or "Other counters", [])
+        if name and value and name not in [each for each, _, _ in section]:
+            section.append((name, *readable(value, row.get("Metric Unit") or "")))
+    return {section: rows for section, rows in by_section.items() if rows}
+
+
+def readable(value: str, unit: str) -> tuple[str, str]:
+    """A value and its unit as a person reads them: bytes and hertz by powers of a thousand, times in microseconds."""
+    try:
+        number = float(value.replace(",", ""))
+    except ValueError:
+        return value, unit
+    if unit in _MICROSECONDS:
+        return figure(number * _MICROSECONDS[unit]), "us"
+    if unit in _SCALED and number >= 1:
+        power = min(4, int(math.log10(number) / 3))
+        return figure(number / 1000**power), f"{'KMGT'[power - 1] if power else ''}{_SCALED[unit]}"
+    return value, unit
 
 
 def _launch(selector: str, config: str, *product: str) -> None:

@@ -4,6 +4,7 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -12,7 +13,7 @@ from markupsafe import Markup
 from ...codegen.config import Config
 from ...codegen.errors import TilewrightError
 from ...codegen.render import render
-from ...runtime.check.roofline import floor_us, rates_of
+from ...runtime.check.roofline import bounds_of, rates_of
 from ...runtime.device.known import KNOWN
 from ..bench.plot import check_matplotlib
 from ..bench.report import figure
@@ -21,10 +22,14 @@ from ..result import load_command
 from ..settings import EFFORTS
 from .benched import benched
 from .charts import Chart
+from .counters import Counters
 from .drawn import roofline, search
 from .importance import importances
 from .tables import contenders_table, importance_table, trials_table, why
 from .tuning import Tuning, options_of, shortened
+
+_LIMITS = {"arithmetic": "its arithmetic", "memory": "moving each matrix once", "launch": "its launch"}
+"""Words for the bounds of a device."""
 
 
 @cache
@@ -40,7 +45,7 @@ def _environment() -> Environment:
 
 
 def _markup(chart: Chart) -> list[tuple[str, Markup]]:
-    """Width and SVG of a chart, as markup: matplotlib escapes the text in it."""
+    """Width and SVG of a chart, as markup: the text in it is escaped."""
     return [(width, Markup(svg)) for width, svg in chart.svgs]
 
 
@@ -49,9 +54,9 @@ def _breakable(text: str) -> Markup:
     return Markup(",<wbr>").join(text.split(","))
 
 
-def tuning_page(tuning: Tuning, again: str, counters: Sequence[tuple[str, str, str]] = (), missing: str = "") -> str:
+def tuning_page(tuning: Tuning, again: str, counters: Counters | None = None, missing: str = "") -> str:
     """The page of a tuning; `again` is the command that makes it. `counters` are names, values and units of Nsight
-    Compute, `missing` says why there are none. Raises DeviceError without matplotlib."""
+    Compute by section, `missing` says why there are none. Raises DeviceError without matplotlib."""
     check_matplotlib("a report")
     problem, gpu = tuning.problem, tuning.gpu
     config, variant, us = tuning.winner
@@ -75,23 +80,26 @@ def tuning_page(tuning: Tuning, again: str, counters: Sequence[tuple[str, str, s
         "contenders": contenders_table(tuning, vendor) if tuning.contenders else None,
         "trials": trials_table(tuning) if tuning.trials else None,
         "trials_count": len(tuning.trials),
-        "commands": [*_commands(tuning, config), again],
+        "commands": [*_commands(tuning, config), ("make this page again", again)],
         "code": _code(tuning, config) if config else "",
         "sources": tuning.sources,
         "versions": tuning.record.versions if tuning.record else (),
-        "counters": counters,
+        "counters": counters or {},
         "missing": missing,
+        "unlimited": _unlimited(tuning, config),
         "on_host": tuning.info is not None and tuning.info.arch.is_host,
     }
     return _environment().get_template("page.html.jinja").render(values)
 
 
-def bench_page(results: Sequence[BenchResult], again: str) -> str:
-    """The page of one or several benches. Raises DeviceError without matplotlib."""
+def bench_page(benches: Sequence[tuple[Path, BenchResult]], again: str) -> str:
+    """The page of one or several benches and their files; `again` is the command that makes it. Raises DeviceError
+    without matplotlib."""
     check_matplotlib("a report")
-    parts = [benched(result, f"bench{place}") for place, result in enumerate(results)]
-    title = f"Products on {', '.join(dict.fromkeys(result.device.name for result in results))}"
-    values = {"kind": "bench", "title": title, "parts": parts, "commands": [again]}
+    parts = [benched(result, path, f"bench{place}") for place, (path, result) in enumerate(benches)]
+    title = f"Products on {', '.join(dict.fromkeys(result.device.name for _, result in benches))}"
+    commands = [*(command for part in parts for command in part.commands), ("make this page again", again)]
+    values = {"kind": "bench", "title": title, "parts": parts, "commands": commands}
     return _environment().get_template("page.html.jinja").render(values)
 
 
@@ -100,10 +108,9 @@ def _figures(tuning: Tuning, us: float, vendor: str) -> list[tuple[str, str, str
     problem, record = tuning.problem, tuning.record
     figures = [(f"{figure(us)} us", "median time of one product", "")]
     figures.append((figure(problem.flops / us / 1e3), "GFLOP/s", ""))
-    least = floor_us(tuning.gpu, problem) if tuning.gpu else None
-    if least:
-        more = f"{figure(least)} us: arithmetic, memory traffic or a launch, whichever is longest"
-        figures.append((f"{least / us:.1%}", "of the device's limit", more))
+    for least in bounds_of(tuning.gpu, problem)[:1] if tuning.gpu else ():
+        more = f"no kernel takes less than {figure(least.us)} us, for {_LIMITS[least.by]} alone"
+        figures.append((f"{least.us / us:.1%}", "of the device's limit", more))
     if record and record.ratio_vendor:
         within = f"95% interval {'..'.join(map(figure, record.ratio_interval))}" if record.ratio_interval else ""
         figures.append((figure(record.ratio_vendor), f"x {vendor}", within))
@@ -112,6 +119,15 @@ def _figures(tuning: Tuning, us: float, vendor: str) -> list[tuple[str, str, str
     if tuning.trials:
         figures.append((f"{len(tuning.trials):,}", "variants tried", ""))
     return figures
+
+
+def _unlimited(tuning: Tuning, config: Config | None) -> str:
+    """Reason that the page says nothing on the limits of the winner; empty where it does."""
+    if tuning.info is None:
+        return f"This version has no facts of {tuning.device}: nothing is said on the limits of its kernels."
+    if config is None:
+        return "This version does not have the winner's variant: nothing is said on what limits it."
+    return ""
 
 
 def _statuses(tuning: Tuning) -> list[tuple[str, int, str]]:
@@ -123,15 +139,23 @@ def _statuses(tuning: Tuning) -> list[tuple[str, int, str]]:
     return sorted(rows, key=lambda row: -row[1])
 
 
-def _commands(tuning: Tuning, config: Config | None) -> list[str]:
+def _commands(tuning: Tuning, config: Config | None) -> list[tuple[str, str]]:
+    """Purpose of each command that does again what the page shows, and the command."""
     problem, gpu = tuning.problem, tuning.gpu
     options = options_of(problem)
+    on_host = tuning.info is not None and tuning.info.arch.is_host
+    device = " --device host" if on_host else ""
     trials = len(tuning.trials) or EFFORTS["normal"].trials
     effort = "--effort full " if trials > EFFORTS["normal"].trials else ""
-    commands = [f"tilewright tune {options} {effort}--trials {trials}"]
-    if config and gpu:
-        commands.append(f"tilewright emit {options} --arch {gpu.arch.name} --config {shlex.quote(str(config))} -o out")
-    return [*commands, load_command(problem)]
+    commands = [("search again", f"tilewright tune {options} {effort}--trials {trials}{device}")]
+    if config:
+        variant = f"--config {shlex.quote(str(config))}"
+        vendor = TITLES["numpy" if on_host else "cublas"]
+        commands.append((f"time the winner beside {vendor}", f"tilewright bench {options} {variant}{device}"))
+        if gpu:
+            emit = f"tilewright emit {options} --arch {gpu.arch.name} {variant} -o out"
+            commands.append(("write the kernel for a program", emit))
+    return [*commands, ("load the winner", load_command(problem, ', device="host"' if on_host else ""))]
 
 
 def _code(tuning: Tuning, config: Config) -> str:

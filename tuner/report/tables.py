@@ -13,9 +13,9 @@ from ..bench.report import figure
 from ..measure.evaluate import TIE
 from .importance import Importance
 from .tuning import Trial, Tuning, shortened
-from .variant import Resources, compiled, floors, reasons, resources
+from .variant import compiled, floors, reasons, resources
 
-ROOM_BYTES = 1_200_000
+ROOM_BYTES = 1_000_000
 """Most bytes of the table of trials, so that a page stays below 2 MB."""
 BESIDE = 4
 """Number of variants that are shown beside the winner."""
@@ -54,14 +54,16 @@ class Table:
 
 _TIME = (
     Head("us", "median time of one product in microseconds"),
+    Head("variant", "family, tile, and what differs from the family's defaults", left=True, wraps=True),
     Head("GFLOP/s", "10^9 floating-point operations a second"),
 )
+"""Columns that a narrow screen shows before the others."""
 _ERROR = Head("err/bound", "largest error over its proven bound; at most 1 is right")
-_VARIANT = Head("variant", "family, tile, and what differs from the family's defaults", left=True, wraps=True)
 _THREADS = Head("threads", "of a CTA")
 _SMEM = Head("smem KiB", "shared memory of a CTA")
+_CTAS = Head("CTAs", "of the grid")
 _ON_SM = (
-    Head("CTAs", "of the grid"),
+    _CTAS,
     Head("waves", "CTAs over those that the device runs at a time"),
     Head("CTAs/SM", "that an SM has room for at a time"),
     Head("occupancy", "warps of an SM at a time over the most there may be"),
@@ -73,23 +75,19 @@ def trials_table(tuning: Tuning) -> Table:
     problem, gpu, fastest = tuning.problem, tuning.gpu, tuning.fastest
     best_us = fastest[0].entry.time_us if fastest else None
     failed = [trial for trial in tuning.trials if not trial.entry.time_us]
-    on_gpu: tuple[Head, ...] = ()
-    if gpu:
-        on_gpu = (*_ON_SM, Head("registers", "of a thread, at most, as the config predicts"))
     failure = Head("failed", "how, and why", left=True, wraps=True)
-    speed = (Head("#", "place in the search"), *_TIME, Head("x best", "time over the best"), _ERROR, _VARIANT)
-    heads = (*speed, *on_gpu, _THREADS, _SMEM, failure)
+    speed = (*_TIME, Head("x best", "time over the best"), _ERROR, Head("trial", "place in the search"))
+    heads = (*speed, *((_CTAS,) if gpu else ()), _THREADS, _SMEM, failure)
 
     def row(trial: Trial) -> Iterable[str]:
         entry, config = trial.entry, trial.config
         us = entry.time_us
-        yield str(trial.number)
-        yield from (figure(us), figure(us and problem.flops / us / 1e3))
+        yield from (figure(us), trial.variant, figure(us and problem.flops / us / 1e3))
         yield f"{us / best_us:.3f}" if us and best_us else ""
         yield "" if entry.error is None else f"{entry.error:.2g}"
-        yield trial.variant
+        yield str(trial.number)
         if gpu:
-            yield from _on_sm(resources(problem, config, gpu)) if config else [""] * len(on_gpu)
+            yield str(config.ctas(problem, gpu.sm_count)) if config else ""
         yield str(config.threads) if config else ""
         yield f"{config.smem_bytes(problem.dtype) / 1024:.3g}" if config else ""
         yield "" if us else shortened(f"{entry.status}: {entry.reason}" if entry.reason else entry.status)
@@ -115,11 +113,6 @@ def _bytes(row: Sequence[str]) -> int:
     return 24 + sum(4 + len(escape(cell).encode(errors="backslashreplace")) + 5 * cell.count(",") for cell in row)
 
 
-def _on_sm(taken: Resources) -> list[str]:
-    numbers = str(taken.ctas), f"{taken.waves:.2f}", str(taken.concurrent), f"{taken.occupancy:.0%}"
-    return [*numbers, str(taken.registers)]
-
-
 @dataclass(frozen=True, slots=True)
 class Why:
     """Reasons for the winner on a GPU."""
@@ -138,7 +131,7 @@ def why(tuning: Tuning, gpu: DeviceInfo, config: Config) -> Why:
     shown = [(config, us), *((t.config, t.entry.time_us) for t in others)]
     limited = Head("limited by", "what an SM has no more of for another CTA", left=True)
     compiler = (Head("registers", "of a thread"), Head("spills B", "local memory of a thread"))
-    heads = (*_TIME[:1], _VARIANT, *_ON_SM, limited, *compiler, _THREADS, _SMEM)
+    heads = (*_TIME[:2], *_ON_SM, limited, *compiler, _THREADS, _SMEM)
     rows, taken_by = [], []
     for each, time_us in shown:
         assert each is not None
@@ -147,7 +140,8 @@ def why(tuning: Tuning, gpu: DeviceInfo, config: Config) -> Why:
         taken_by.append(taken)
         registers = ("" if binary else "≤ ") + str(taken.registers)
         spills = _UNKNOWN if taken.spill_bytes is None else str(taken.spill_bytes)
-        numbers = (*_on_sm(taken)[:4], taken.limited_by, registers, spills, str(taken.threads))
+        on_sm = (str(taken.ctas), f"{taken.waves:.2f}", str(taken.concurrent), f"{taken.occupancy:.0%}")
+        numbers = (*on_sm, taken.limited_by, registers, spills, str(taken.threads))
         rows.append((figure(time_us), str(each), *numbers, f"{taken.smem_bytes / 1024:.3g}"))
     least = floors(problem, config, gpu)
     sentences = reasons(taken_by[0], least, us, gpu)
@@ -165,7 +159,6 @@ def contenders_table(tuning: Tuning, vendor: str) -> Table:
     """Contenders of the duel."""
     heads = (
         *_TIME,
-        _VARIANT,
         Head("spread", "interquartile range over the median"),
         Head(f"x {vendor}", "its time over this one's, paired round by round: above 1 is faster than it"),
         Head("interval", "95% confidence interval of that ratio"),
@@ -176,9 +169,9 @@ def contenders_table(tuning: Tuning, vendor: str) -> Table:
     for each in tuning.contenders:
         us = each.measurement.median_us
         ratio = (figure(each.ratio_vendor), "..".join(map(figure, each.interval or ()))) if each.config else ("1", "")
-        speed = (figure(us), figure(tuning.problem.flops / us / 1e3))
+        speed = (figure(us), str(each.config or vendor), figure(tuning.problem.flops / us / 1e3))
         error = (figure(each.between_us), f"{each.accuracy.worst:.2g}")
-        rows.append((*speed, str(each.config or vendor), f"{each.measurement.spread_us / us:.1%}", *ratio, *error))
+        rows.append((*speed, f"{each.measurement.spread_us / us:.1%}", *ratio, *error))
     return Table(heads, tuple(rows)).trimmed()
 
 

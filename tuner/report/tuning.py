@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,23 +93,26 @@ def tuning_of(
         check(recorded.problem is not None, foreign)
         problem = _agreed(problem, recorded.problem, f"--recording {recording}")
         device_key = _agreed(device_key, DeviceInfo.key_of(recorded.device_name), f"--recording {recording}")
-        sources.append(f"Trials: a recording of {recorded.device_name}, {recording and recording.name}.")
-    record, contenders = _results(results, problem) if results else (None, ())
+        origin = f"a recording of {recorded.device_name}, {recording and recording.name}"
+    record, contenders, date = _results(results, problem) if results else (None, (), "")
     if record is not None:
         problem, device_key = record.problem, _agreed(device_key, record.device, f"--results {results}")
-        sources.append(f"Winner and contenders: results of tune --json, {results and results.name}.")
+        sources.append(f"Winner and contenders: results of tune --json, {results and results.name}")
+        sources[-1] += f"{stamp((('date', date),))}."
     assert problem is not None
     check(min(problem.m, problem.n, problem.k) > 0, f"nothing was tuned of {problem}: a dimension is 0", ShapeError)
     device_key = _only_device(store, problem) if device_key is None else device_key
     if record is None:
         record = store.best(device_key, problem)
-        sources += ["Winner: the record in the store."] if record else []
+        sources += ["Winner: the record in the store, which has no date of its own."] if record else []
     versions = record.versions if record else ()
     if recorded is None:
         for path, same in journals_of(store.root / "trials", device_key, problem, versions):
             recorded = read_journal(path)
-            sources.append("Trials: the search's journal in the store" + ("." if same else ", of other versions."))
+            origin = "the search's journal in the store" + ("" if same else ", of other versions")
             break
+    if recorded is not None:  # versions that are the record's stand there
+        sources.append(f"Trials: {origin}{stamp([fact for fact in recorded.environment if fact not in versions])}.")
     info = next((info for info in (*available()[0], *KNOWN.values()) if info.key == device_key), None)
     trials = _trials(recorded) if recorded else ()
     if unknown := sum(trial.config is None for trial in trials):
@@ -124,13 +127,27 @@ def tuning_of(
 
 def options_of(problem: Problem) -> str:
     """Options of a command that name a problem."""
-    accuracy = "" if problem.accuracy is Grade.IEEE else f" --accuracy {problem.accuracy}"
-    return f"--shape {problem.shape} --dtype {problem.dtype.value} --trans {problem.trans}{accuracy}"
+    return " ".join(["--shape", problem.shape, *kind_options(problem)])
 
 
-def shortened(text: str) -> str:
+def kind_options(problem: Problem) -> list[str]:
+    """Options of a command that name all of a problem but its sizes."""
+    accuracy = [] if problem.accuracy is Grade.IEEE else ["--accuracy", problem.accuracy.value]
+    return ["--dtype", problem.dtype.value, "--trans", str(problem.trans), *accuracy]
+
+
+def shortened(text: str, most: int = _MOST_LETTERS) -> str:
     """The beginning of a text from a file, for a page."""
-    return text if len(text) <= _MOST_LETTERS else text[:_MOST_LETTERS] + "..."
+    return text if len(text) <= most else text[:most] + "..."
+
+
+def stamp(environment: Sequence[tuple[str, str]]) -> str:
+    """Date and versions as the end of a sentence, to the minute; empty without any."""
+    facts = dict(environment)
+    date = facts.pop("date", "")
+    words = [f"{date[:10]} {date[11:16]}{' UTC' * date.endswith('+00:00')}".strip()] if date else []
+    words += [text if text.lower().startswith(name) else f"{name} {text}" for name, text in facts.items()]
+    return "".join(f"; {shortened(each)}" for each in words)
 
 
 def _agreed(option: Any, value: Any, where: str) -> Any:
@@ -139,20 +156,25 @@ def _agreed(option: Any, value: Any, where: str) -> Any:
     return value
 
 
-def _results(path: Path, problem: Problem | None) -> tuple[Record, tuple[Contender, ...]]:
+def _results(path: Path, problem: Problem | None) -> tuple[Record, tuple[Contender, ...], str]:
+    """Record, contenders and date of the problem's run in a file of results."""
     data = read_named("results", path, MOST_BYTES)
     try:
         runs = json.loads(data)
         check(isinstance(runs, list) and all(isinstance(run, dict) for run in runs), "it is no list of results")
         read: Callable[..., Any] = decode
         tunings = [
-            (read(Record, run["best"], "best"), read(tuple[Contender, ...], run["contenders"], "contenders"))
+            (
+                read(Record, run["best"], "best"),
+                read(tuple[Contender, ...], run["contenders"], "contenders"),
+                str(run.get("date", "")),
+            )
             for run in runs
         ]
     except (TilewrightError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"--results {path}: not what tune --json writes: {reason_of(error)}") from error
     chosen = [each for each in tunings if problem in (None, each[0].problem)]
-    shapes = ", ".join(str(record.problem) for record, _ in tunings)
+    shapes = ", ".join(str(record.problem) for record, *_ in tunings)
     remedy = "name one of them by --shape, --dtype, --trans and --accuracy"
     check(len(chosen) == 1, f"--results {path} is of {shapes}: {remedy}")
     return chosen[0]

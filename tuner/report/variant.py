@@ -14,8 +14,8 @@ from ...runtime.device.protocol import Binary, DeviceInfo
 from ..bench.report import figure
 from ..choose.model import L2_BYTES_PER_CYCLE, cta_limits
 
-_BOUND, _MOST = 0.85, 0.6
-"""Least shares of the measured time at which a least time is called its bound, or its larger part."""
+_BOUND = 0.85
+"""Share of the measured time from which on a least time is called what limits the variant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +106,10 @@ def floors(problem: Problem, config: Config, gpu: DeviceInfo) -> tuple[Bound, ..
     critical_flops = critical * 2 * tile_m * tile_n * problem.k / config.split_ctas
     bounds = [
         Bound("arithmetic, spread evenly over the SMs", problem.flops / gflops / 1e3),
-        Bound("arithmetic of the critical SM, which has most tiles", critical_flops / (gflops / sms) / 1e3),
+        Bound("arithmetic of the busiest SM, which has most tiles", critical_flops / (gflops / sms) / 1e3),
         Bound("traffic of device memory", problem.bytes / rates.bandwidth_gbs / 1e3),
         Bound("traffic of the L2 cache", problem.flops / intensity(problem, config) / l2_gbs(gpu) / 1e3),
-        Bound("a launch", LAUNCH_US),
+        Bound("the launch", LAUNCH_US),
     ]
     return tuple(sorted(bounds, key=lambda bound: -bound.us))
 
@@ -117,12 +117,13 @@ def floors(problem: Problem, config: Config, gpu: DeviceInfo) -> tuple[Bound, ..
 def reasons(taken: Resources, least: tuple[Bound, ...], us: float, gpu: DeviceInfo) -> list[str]:
     """Sentences on what limits a variant that takes `us` microseconds."""
     first, share = least[0], least[0].us / us
-    bound = f"The longest of its least times is {first.by}: {figure(first.us)} us of {figure(us)} us, {share:.0%}."
+    cause = first.by.partition(",")[0]
+    bound = f"{cause[0].upper()}{cause[1:]} alone takes {figure(first.us)} us, {share:.0%} of the measured {figure(us)}"
     if share >= _BOUND:
-        bound += " The variant is bound by it."
+        bound += " us: this is what limits the variant."
     else:
-        part = "the larger part" if share >= _MOST else "less than the larger part"
-        bound += f" That is {part}; what is left is latency: launch, first loads, barriers, and the epilogue."
+        bound += f" us, and no other limit takes longer. The other {1 - share:.0%} goes to what no limit counts: the "
+        bound += "launch, first loads, barriers, instructions beside the multiply-adds, and the last stores."
     warps = round(taken.occupancy * gpu.arch.max_threads_per_sm / 32)
     room = f"An SM has room for {taken.concurrent} CTA{'s' * (taken.concurrent > 1)} at a time, limited by "
     room += f"{taken.limited_by}: {warps} of {gpu.arch.max_threads_per_sm // 32} warps, {taken.occupancy:.0%} occupancy"
