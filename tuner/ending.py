@@ -3,20 +3,19 @@
 import errno
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar, cast
 
-from ..codegen.config import Config
 from ..codegen.errors import ShapeError
 from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.files import UNSEEN
-from ..runtime.store.record import Record, Status
-from .measure.evaluate import Tried
+from ..runtime.store.record import Status
 from .measure.pipeline import TRY_LIMIT_S
-from .recording.entry import Entry
-from .result import Progress
 from .settings import Budget
+
+L = TypeVar("L")
 
 HOST_GFLOPS = 16.0
 """10^9 operations a second that no kernel reaches on the processor, where one thread runs all of it."""
@@ -56,39 +55,32 @@ def why_nothing(
     return f"no variant of {problem} works on {info.name}: {causes or 'none was tried'}{first}"
 
 
-class Watched(Progress):
-    """Progress that ends the run, as a signal does, where nobody can see its output any longer; a full disk only
+class _Watched:
+    """Listener that calls another one until nobody can see its output."""
+
+    def __init__(self, listener: object, interrupted: list[int]) -> None:
+        self._listener, self._interrupted, self._seen = listener, interrupted, True
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        method = getattr(self._listener, name)
+
+        def call(*arguments: Any) -> None:
+            try:
+                if self._seen:
+                    method(*arguments)
+            except OSError as error:
+                if error.errno not in UNSEEN:
+                    raise
+                self._seen = False
+                self._interrupted += [signal.SIGHUP] * (error.errno != errno.ENOSPC)
+
+        return call
+
+
+def watched(listener: L, interrupted: list[int]) -> L:
+    """A listener that ends the run, as a signal does, where nobody can see its output any longer; a full disk only
     silences it."""
-
-    def __init__(self, progress: Progress, interrupted: list[int]) -> None:
-        self._progress, self._interrupted = progress, interrupted
-
-    def started(self, problem: Problem, device: DeviceInfo, variants: int | None, budget: Budget, resumed: int) -> None:
-        with self._seen():
-            self._progress.started(problem, device, variants, budget, resumed)
-
-    def resumed(self, problem: Problem, device: DeviceInfo, config: Config, entry: Entry) -> None:
-        with self._seen():
-            self._progress.resumed(problem, device, config, entry)
-
-    def tried(self, tried: Tried, best: Record | None) -> None:
-        with self._seen():
-            self._progress.tried(tried, best)
-
-    def duelling(self, configs: tuple[Config, ...]) -> None:
-        with self._seen():
-            self._progress.duelling(configs)
-
-    @contextmanager
-    def _seen(self) -> Iterator[None]:
-        """Turn the failure of an output that nobody sees into the end of the run."""
-        try:
-            yield
-        except OSError as error:
-            if error.errno not in UNSEEN:
-                raise
-            self._progress = Progress()
-            self._interrupted += [signal.SIGHUP] * (error.errno != errno.ENOSPC)
+    return cast(L, _Watched(listener, interrupted))
 
 
 @contextmanager

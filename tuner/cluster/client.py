@@ -6,33 +6,30 @@ outcomes that were sent.
 """
 
 import contextlib
-import errno
 import json
 import queue
 import secrets
-import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from distributed import Client, KilledWorker
+from distributed import Client, Future, KilledWorker
 
 from ...codegen.errors import ConfigError, StoreError, TuningError, check
 from ...codegen.legality import serves
 from ...codegen.problem import Problem
 from ...codegen.reading import read_named
-from ...runtime.files import UNSEEN
 from ...runtime.store.store import Store
 from ...runtime.store.versions import generator_version
-from ..ending import noting_signals
+from ..ending import noting_signals, watched
 from ..recording.journal import spared_journal
 from ..result import Result
 from ..search.candidates import MOST_BYTES
-from .jobs import Attempt, Job, StoreView, TaskEnd
+from .jobs import Attempt, Job, StoreView
 from .link import RETURN_S
 from .messages import Asks, Begins, ClusterProgress, Ends, Fails, Loses, Task, Tells, read
 from .models import resources
@@ -67,7 +64,7 @@ class Tuning:
         """Signals that asked for the end."""
         self.client = client
         """The client in use: another one once the scheduler went away and came back."""
-        self._options, self._progress = options, progress
+        self._options, self._progress = options, watched(progress, self.interrupted)
         self._seat, self._key = seat_of(device_key), device_key
         self._jobs = [Job(*each) for each in enumerate(problems)]
         self._waiting = deque(sorted(range(len(problems)), key=lambda n: -problems[n].flops))
@@ -83,7 +80,7 @@ class Tuning:
         self._refused: set[str] = set()
         self._answering = ThreadPoolExecutor(_ANSWERS, "answers")
         files = sorted(spaces.glob("*.toml")) if spaces else []
-        self._spaces = tuple((file.name, read_named("space", file, MOST_BYTES).decode()) for file in files)
+        self._spaces = {file.name: read_named("space", file, MOST_BYTES).decode() for file in files}
         self._store = StoreView(store, device_key)
         self._subscribe()
 
@@ -102,23 +99,11 @@ class Tuning:
                 if self.interrupted and not stopped:
                     stopped = True
                     self._stop()
-                with self._watched():
-                    if self._lost or self.client.status != "running":
-                        self._reconnect(back)
-                    self._look(back is None)
-                    self._hand_out()
-                    self._hear(0.1)
-
-    @contextlib.contextmanager
-    def _watched(self) -> Iterator[None]:
-        """Context in which a lost terminal, or a reader of a pipe that ended, ends the run as a signal does."""
-        try:
-            yield
-        except OSError as error:
-            if error.errno not in UNSEEN:
-                raise
-            self._progress = ClusterProgress()
-            self.interrupted += [signal.SIGHUP] * (error.errno != errno.ENOSPC)
+                if self._lost or self.client.status != "running":
+                    self._reconnect(back)
+                self._look(back is None)
+                self._hand_out()
+                self._hear(0.1)
 
     def _look(self, own: bool) -> None:
         """Count the devices, every _LOOK_S seconds."""
@@ -141,11 +126,10 @@ class Tuning:
             number = self._waiting.popleft()
             self._under_way.add(number)
             job = self._jobs[number]
-            task = Task(self._topic, number, job.problem, tuple(self._options.items()), self._spaces)
+            task = Task(self._topic, number, job.problem, self._options, self._spaces)
             key = f"{self._topic}-{number}-{secrets.token_hex(4)}"
-            end = self._topic, TaskEnd(number, key)
-            job.future = self.client.submit(work, task.text(), key=key, pure=False, resources={self._seat: 1})
-            job.future.add_done_callback(lambda _, end=end: self._events.put(end))
+            job.future = self.client.submit(work, task, key=key, pure=False, resources={self._seat: 1})
+            job.future.add_done_callback(lambda future, topic=self._topic: self._events.put((topic, future)))
 
     def _hear(self, seconds: float) -> None:
         """Handle the messages that have come, write their trials into journals, each synced once, and store winners."""
@@ -155,19 +139,17 @@ class Tuning:
                 events.append(self._events.get())
             try:
                 for text in (text for topic, text in events if topic == self._topic):
-                    with self._watched():
-                        self._handle(text)
+                    self._handle(text)
             finally:
                 self._write()
         while self._unsaved:
-            with self._watched():
-                self._save(*self._unsaved.popleft())
+            self._save(*self._unsaved.popleft())
             if not self._events.empty():
                 break
 
     def _handle(self, event: object) -> None:
         """Handle the end of a task or the text of a message, which may be refused."""
-        if isinstance(event, TaskEnd):
+        if isinstance(event, Future):
             self._end_task(event)
             return
         try:
@@ -264,15 +246,15 @@ class Tuning:
         job.over = True
         self._under_way.discard(job.number)
 
-    def _end_task(self, end: TaskEnd) -> None:
+    def _end_task(self, future: Future) -> None:
         """Handle the end of a task, all messages of which came before."""
-        job = self._jobs[end.number]
-        if job.over or job.future is None or job.future.key != end.key:
+        job = next((job for job in map(self._jobs.__getitem__, self._under_way) if job.future is future), None)
+        if job is None:
             return
-        if job.future.status in ("cancelled", "lost"):
+        if future.status in ("cancelled", "lost"):
             self._lost = True
-        elif job.future.status == "error":
-            error = job.future.exception()
+        elif future.status == "error":
+            error = future.exception()
             reason = f"unexpected {type(error).__name__}: {error}"
             self._fail(job, "each worker that had it died" if isinstance(error, KilledWorker) else reason)
         else:

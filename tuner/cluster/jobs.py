@@ -33,14 +33,6 @@ class Job:
     """Whether the problem has a result or has failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskEnd:
-    """The end of a Dask task, by the number of its problem and the key of its future."""
-
-    number: int
-    key: str
-
-
 @dataclass(slots=True)
 class Attempt:
     """A worker that has a problem in hand."""

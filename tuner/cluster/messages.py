@@ -37,22 +37,10 @@ class Task:
     number: int
     """Place of the problem among the client's."""
     problem: Problem
-    options: tuple[tuple[str, Any], ...]
+    options: dict[str, Any]
     """Arguments of `tune`, names and plain values; configs as text."""
-    spaces: tuple[tuple[str, str], ...]
+    spaces: dict[str, str]
     """The user's own space files, names and texts: there is no shared file system."""
-
-    def text(self) -> str:
-        """The task as JSON."""
-        return json.dumps({**dataclasses.asdict(self), "problem": encode(self.problem)})
-
-    @classmethod
-    def read(cls, text: str) -> "Task":
-        """The task of a client's JSON. It is not checked: a client can run any code on a worker."""
-        fields = json.loads(text)
-        options, spaces = (tuple(map(tuple, fields[name])) for name in ("options", "spaces"))
-        problem = cast(Problem, decode(Problem, fields["problem"], "problem"))
-        return cls(fields["topic"], fields["number"], problem, options, spaces)
 
 
 @dataclass(frozen=True, slots=True)
