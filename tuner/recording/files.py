@@ -66,18 +66,14 @@ class Recording:
     @classmethod
     def of(cls, problem: Problem, device_name: str, entries: Mapping[Config, Entry]) -> "Recording":
         """The recording of a search of our own, over the values that occur; its `problem` is this one."""
-        if not entries:
-            return cls.at_points(problem, device_name, (), {})
-        space = space_of(entries)
-        at_points = dict(zip(space.points, entries.values(), strict=True))
-        return cls.at_points(problem, device_name, space.dimensions, at_points)
-
-    @classmethod
-    def at_points(
-        cls, problem: Problem, device_name: str, dimensions: tuple[Dimension, ...], entries: Mapping[Point, Entry]
-    ) -> "Recording":
-        """The recording of a search of our own, from outcomes at points."""
-        return cls(device_name, f"gemm {problem.kind}", (problem.m, problem.n, problem.k), dimensions, entries)
+        space = space_of(entries) if entries else None
+        return cls(
+            device_name=device_name,
+            kernel_name=f"gemm {problem.kind}",
+            problem_size=(problem.m, problem.n, problem.k),
+            dimensions=space.dimensions if space else (),
+            entries=dict(zip(space.points, entries.values(), strict=True)) if space else {},
+        )
 
     @property
     def problem(self) -> Problem | None:
