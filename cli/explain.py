@@ -32,19 +32,17 @@ _LINES = 40
 
 def explain_command(
     shapes: tuple[str, ...],
-    dtype: str,
-    trans: str,
-    accuracy: str,
     arches: tuple[str, ...],
     keys: tuple[str, ...],
     device: str,
     spaces: Path | None,
     json_file: Path | None,
     store: Path | None,
+    **kind: Any,
 ) -> None:
-    """Print the results of look-ups, and the shortlists that they come from."""
+    """Print the results of look-ups, and the shortlists that they come from; `kind` has the options of a product."""
     check(bool(shapes), "explain needs a shape; name it by --shape, as 1024x768x512")
-    problems = dict.fromkeys(Problem.parse(shape, dtype, trans, accuracy) for shape in shapes)
+    problems = dict.fromkeys(Problem.parse(shape, **kind) for shape in shapes)
     shelf = Store(store)
     devices, notes = targets(arches, keys, device, shelf)
     for note in notes:

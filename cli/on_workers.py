@@ -21,8 +21,8 @@ from . import options
 from .commands import TLS
 from .progress import WorkersShown
 from .result import ResultsFile
-from .show import show_records
-from .tables import counted, new_console, plain, say
+from .show import show_bests
+from .tables import counted, new_console, plain
 from .trials import TrialsFile
 
 MISSING = "{} needs the extra [cluster], which is not installed: pip install 'tilewright[cluster]'"
@@ -101,16 +101,14 @@ def tuned_on_workers(
     from ..tuner.search.study import check_sampler
 
     console, store, spaces = new_console(), Store(arguments.pop("store")), check_path("spaces", arguments.pop("spaces"))
-    trials = TrialsFile(csv_file) if csv_file else None
-    results = ResultsFile(json_file) if json_file else None
-    shown = WorkersShown(console, trials, results, arguments["seconds"] or EFFORTS[arguments["effort"]].seconds)
+    results, seconds = ResultsFile(json_file), arguments["seconds"] or EFFORTS[arguments["effort"]].seconds
+    shown = WorkersShown(console, TrialsFile(csv_file), results, seconds)
     keys = link.Keys(*(several[each] for each in TLS))
     link.quiet()
     check_sampler(arguments["sampler"])
     read_spaces(spaces)
     with ExitStack() as ending:
-        if results:
-            ending.enter_context(results)
+        ending.enter_context(results)
         if scheduler:
             here = link.connected(scheduler, keys)
             ending.callback(lambda: here.close(timeout=2))
@@ -142,7 +140,5 @@ def tuned_on_workers(
         finally:
             here = run.client  # a new client, where the scheduler went away and came back
     done = [run.results[each] for each in problems if each in run.results]
-    if done:
-        say(console, "")
-        show_records(console, [each.best for each in done], f"{len(done)} of {len(problems)} shapes")
+    show_bests(console, done, len(problems))
     return 130 if run.interrupted else int(len(done) < len(problems))
