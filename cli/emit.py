@@ -17,9 +17,9 @@ from ..codegen.problem import Problem
 from ..runtime.store.store import Store
 from ..tuner.bench.suites import suite_problems
 from ..tuner.choose.shortlist import look_up
+from . import options
 from .commands import GPUS
 from .tables import counted
-from .targets import targets
 
 _PLAIN_SHAPE = "1024x768x512"
 """Default shape of a plain program."""
@@ -68,7 +68,7 @@ def emit_command(
         "--shape for each, in order, and one --dtype and --trans",
     )
     served: list[Served] = []
-    infos, notes = targets(arches, keys, device, shelf)
+    infos, notes = options.targets(arches, keys, device, shelf)
     check(not any(info.arch.is_host for info in infos), _NO_GPU)
     check(
         len({info.arch for info in infos}) == len(infos),

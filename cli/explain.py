@@ -20,9 +20,9 @@ from ..runtime.store.store import Store
 from ..tuner.bench.report import Column, figure, save
 from ..tuner.explain import Explained, explain
 from ..tuner.plan import check_tunable
+from . import options
 from .progress import ON_PROCESSOR
 from .tables import WIDTH, counted, new_console, say, table, wrapped
-from .targets import targets
 
 _CHOICES = 10
 """Most entries of the shortlist that are printed."""
@@ -44,7 +44,7 @@ def explain_command(
     check(bool(shapes), "explain needs a shape; name it by --shape, as 1024x768x512")
     problems = dict.fromkeys(Problem.parse(shape, **kind) for shape in shapes)
     shelf = Store(store)
-    devices, notes = targets(arches, keys, device, shelf)
+    devices, notes = options.targets(arches, keys, device, shelf)
     for note in notes:
         click.echo(f"note: {note}", err=True)
     for problem, info in itertools.product(problems, devices):

@@ -97,7 +97,7 @@ def tuned_on_workers(
     """Tune on workers and return the exit status; `several` has the arguments of ON_WORKERS, `arguments` the others."""
     count, scheduler, key = several["workers"], several["scheduler"], several["device_key"]
     _check(count, scheduler, device, arguments.pop("record"))
-    from ..tuner.cluster import client, link, models
+    from ..tuner.cluster import client, link
     from ..tuner.search.study import check_sampler
 
     console, store, spaces = new_console(), Store(arguments.pop("store")), check_path("spaces", arguments.pop("spaces"))
@@ -112,7 +112,7 @@ def tuned_on_workers(
         if scheduler:
             here = link.connected(scheduler, keys)
             ending.callback(lambda: here.close(timeout=2))
-            info = models.model(here, key, shown.note)
+            info = client.model(here, key, shown.note)
         else:
             infos = devices_here(device, count, key)
             info = infos[0]

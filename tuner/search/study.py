@@ -20,9 +20,8 @@ from ...runtime.check.threads import one_thread
 from ..choose.forecast import Forecast
 from ..settings import GP, LOCAL, SAMPLERS
 from .gaussian import GaussianSampler
-from .local import LocalSampler
 from .outcomes import ExhaustedError, V
-from .sampler import ExhaustiveSampler, Listed, RandomSampler, Variants
+from .sampler import ExhaustiveSampler, Listed, LocalSampler, RandomSampler, Variants
 from .space import Space
 
 OPTUNA = "optuna:"
