@@ -102,8 +102,8 @@ def _rows(lines: Sequence[Text], room: int) -> list[Text]:
 def _unable(explained: Explained) -> list[str]:
     """Lines on the families that cannot run, one for each reason."""
     families: dict[str, list[str]] = {}
-    for each in explained.unable:
-        families.setdefault(each.required, []).append(each.family)
+    for family, required in explained.unable:
+        families.setdefault(required, []).append(family)
     lines = [_sentence(names, required) for required, names in families.items()]
     return [f"{'  ' if number else 'cannot run: '}{line}" for number, line in enumerate(lines)]
 
@@ -171,7 +171,7 @@ def _differences(base: Config, config: Config) -> str:
 
 
 def _json(explained: Explained) -> dict[str, Any]:
-    record = explained.record
+    measured_us = explained.record and explained.record.median_us
     return {
         "problem": encode(explained.problem),
         "device": {"key": explained.device.key, **explained.device.packed()},
@@ -183,13 +183,11 @@ def _json(explained: Explained) -> dict[str, Any]:
             "why": explained.why,
             "expected_us": explained.expected_us,
             "regret": explained.lookup.regret,
-            "vendor": None if explained.handover is None else dataclasses.asdict(explained.handover),
+            "vendor": explained.handover and dataclasses.asdict(explained.handover),
         },
         "near": [{"shape": record.problem.shape, "doublings": away} for record, away in explained.near],
-        "measured_us": record.median_us if record else None,
-        "expected_over_measured": explained.expected_us / record.median_us
-        if record and explained.expected_us
-        else None,
+        "measured_us": measured_us,
+        "expected_over_measured": measured_us and explained.expected_us and explained.expected_us / measured_us,
         "variants": dict(explained.variants),
         "shortlist": [
             {
@@ -201,7 +199,5 @@ def _json(explained: Explained) -> dict[str, Any]:
             }
             for choice in explained.choices
         ],
-        "unable": [
-            {"family": each.family, "why": _sentence([each.family], each.required)} for each in explained.unable
-        ],
+        "unable": [{"family": family, "why": _sentence([family], required)} for family, required in explained.unable],
     }

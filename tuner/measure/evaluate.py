@@ -19,7 +19,7 @@ from ...runtime.check.verify import Verdict, Verifier, compile_check
 from ...runtime.device.cache import compile_cached
 from ...runtime.device.detect import open_device
 from ...runtime.device.protocol import Device, DeviceInfo, Launch
-from ...runtime.locks import Lock
+from ...runtime.locks import CachedProperty, Lock
 from ...runtime.product.kernel import prepare
 from ...runtime.store.record import Accuracy, Measurement, Record, Status
 from ...runtime.store.versions import versions_of
@@ -227,17 +227,15 @@ class InProcess:
         self._device = open_device(info) if device is None else device
         self._pool = ThreadPoolExecutor(threads, "compiler")
         self._waiting: dict[Future[float], Config] = {}
-        self._made: Bench | None = None
 
-    @property
+    @CachedProperty
     def _bench(self) -> Bench:
         """The bench, which is made while threads compile: without a cache it has much to compile too."""
-        if self._made is None:
-            self._made = Bench(self._device, self._problem)
-            if self._brief and not self._info.arch.is_host:
-                with suppress(*FAILURES):
-                    self._made.warm()  # compilers are under way, so this takes no time of its own
-        return self._made
+        bench = Bench(self._device, self._problem)
+        if self._brief and not self._info.arch.is_host:
+            with suppress(*FAILURES):
+                bench.warm()  # compilers are under way, so this takes no time of its own
+        return bench
 
     def room(self) -> int:
         """Number of variants to submit, so that no thread waits."""

@@ -249,9 +249,9 @@ def t4_path(path: Path) -> Path:
     return path.with_name(stem + ".t4.json" + (".gz" if path.name.endswith(".gz") else ""))
 
 
-def write_cache_file(path: Path, recording: Recording, *, restricted: bool = True) -> None:
-    """Write a Kernel Tuner cache file, gzipped if the name ends in .gz, whole or not at all. With `restricted` the
-    header has the restrictions that Kernel Tuner needs to search the space. Raises OSError."""
+def write_cache_file(path: Path, recording: Recording) -> None:
+    """Write a Kernel Tuner cache file, gzipped if the name ends in .gz, whole or not at all. Its header has the
+    restrictions that Kernel Tuner needs to search the space. Raises OSError."""
     names = [d.name for d in recording.dimensions]
     header = {
         "device_name": recording.device_name,
@@ -260,7 +260,7 @@ def write_cache_file(path: Path, recording: Recording, *, restricted: bool = Tru
         "tune_params_keys": names,
         "tune_params": {d.name: list(d.choices) for d in recording.dimensions},
         "objective": "time",
-        **({"restrictions": restrictions(recording)} if restricted else {}),
+        "restrictions": restrictions(recording),
         "cache": {},
     }
     lines = []
