@@ -30,6 +30,7 @@ from ...codegen.problem import Problem
 from ...runtime.device.detect import choose, compiler_for
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.locks import Lock
+from ...runtime.store.codec import encode
 from ...runtime.store.record import Record, Status
 from ...runtime.store.versions import generator_version, versions_of
 from ..measure.child import Child, ChildDiedError, kept_between_runs
@@ -106,7 +107,7 @@ def dask_teardown(worker: Worker) -> None:
 
 def facts() -> str:
     """Facts of this worker's device as JSON; called by the client."""
-    return json.dumps(_here[0].packed())
+    return json.dumps(encode(_here[0]))
 
 
 def answer(attempt: str, text: str) -> None:
