@@ -56,9 +56,7 @@ class Holdings:
         for path, _, problem in self.journals:
             with contextlib.suppress(TilewrightError):  # a damaged journal names no variants
                 recording = read_journal(path)
-                for point in recording.entries:
-                    with contextlib.suppress(TilewrightError):  # the family may be gone
-                        yield problem, config_of(recording.values(point))
+                yield from ((problem, config_of(recording.values(point))) for point in recording.entries)
 
 
 def _journals(folder: Path) -> Iterator[tuple[Path, str, Problem]]:

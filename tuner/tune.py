@@ -16,11 +16,11 @@ from ..runtime.files import check_output
 from ..runtime.store.record import Record
 from ..runtime.store.store import Store
 from ..runtime.store.versions import versions_of
-from .ending import check_time, noting_signals, watched
+from .ending import noting_signals, watched
 from .measure.decide import aa_spread, decided, judge
 from .measure.evaluate import InProcess
 from .measure.pipeline import TRY_LIMIT_S, Isolated
-from .plan import check_tunable, planned
+from .plan import check_time, check_tunable, planned
 from .recording.files import t4_path, write_both
 from .result import Progress, Result
 from .run import Evaluator, Run, counted
