@@ -62,27 +62,16 @@ def devices_here(device: str, count: int | None, key: str) -> list[DeviceInfo]:
         check(key in ("", info.key), f"--device-key must be {info.key} here, got {key!r}", DeviceError)
         return [info] * (count or 0)
     gpus = [each for each in available()[0] if each.uuid and each.key == (key or info.key)]
-    check(bool(gpus), _no_worker(key), DeviceError)
+    none = "--workers: no GPU here has a UUID, by which a worker would take it; leave out --workers"
+    if key:
+        none = f"--device-key {key}: no GPU here is one; `tilewright devices` lists those that are"
+    check(bool(gpus), none, DeviceError)
     others = sorted({each.key for each in available()[0] if each.uuid} - {gpus[0].key})
     if others and not key:
         click.echo(f"note: {gpus[0].key} alone is used; --device-key names another: {', '.join(others)}", err=True)
     few = f"--workers {count}: there are {counted(len(gpus), 'GPU')} of {key or info.key} here; name fewer, or auto"
     check((count or 0) <= len(gpus), few)
     return gpus[: count or None]
-
-
-def _no_worker(key: str) -> str:
-    if key:
-        return f"--device-key {key}: no GPU here is one; `tilewright devices` lists those that are"
-    return "--workers: no GPU here has a UUID, by which a worker would take it; leave out --workers"
-
-
-def _check(count: int | None, scheduler: str | None, device: str, record: Path | None) -> None:
-    name = "--scheduler" if scheduler else "--workers"
-    check(installed(), MISSING.format(name), DeviceError)
-    excludes = "--scheduler excludes --workers and --device, as its workers have devices of their own; leave them out"
-    check(not scheduler or (count is None and device == "auto"), excludes)
-    check(record is None, f"--record excludes {name}; --csv writes the trials too")
 
 
 def tuned_on_workers(
@@ -96,7 +85,11 @@ def tuned_on_workers(
 ) -> int:
     """Tune on workers and return the exit status; `several` has the arguments of ON_WORKERS, `arguments` the others."""
     count, scheduler, key = several["workers"], several["scheduler"], several["device_key"]
-    _check(count, scheduler, device, arguments.pop("record"))
+    name = "--scheduler" if scheduler else "--workers"
+    check(installed(), MISSING.format(name), DeviceError)
+    excludes = "--scheduler excludes --workers and --device, as its workers have devices of their own; leave them out"
+    check(not scheduler or (count is None and device == "auto"), excludes)
+    check(arguments.pop("record") is None, f"--record excludes {name}; --csv writes the trials too")
     from ..tuner.cluster import client, link
     from ..tuner.search.study import check_sampler
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -61,14 +62,11 @@ def problems_of(
     m: range | None,
     n: range | None,
     k: range | None,
-    dtype: str,
-    trans: str,
-    accuracy: str,
+    **kind: Any,
 ) -> list[Problem]:
-    """The problems that the options name, each once: a suite's, those of the ranges, then single shapes. Raises
-    ConfigError, ShapeError or ArgumentTypeError."""
-    kind = dtype, trans, accuracy
-    problems = list(suite_problems(suite, *kind)) if suite is not None else []
+    """The problems that the options name, each once: a suite's, those of the ranges, then single shapes; `kind` has
+    their dtype, trans and accuracy. Raises ConfigError, ShapeError or ArgumentTypeError."""
+    problems = list(suite_problems(suite, **kind)) if suite is not None else []
     sizes = {"--m": m, "--n": n, "--k": k}
     missing = [name for name, each in sizes.items() if each is None]
     ranges = [each for each in sizes.values() if each is not None]
@@ -76,8 +74,8 @@ def problems_of(
     count, limit = math.prod(map(len, ranges)), f"{MAX_PROBLEMS:,} are taken at most"
     check(count <= MAX_PROBLEMS, f"--m, --n and --k make {count:,} shapes, {limit}; take larger steps")
     if ranges:
-        problems += (Problem.parse("x".join(map(str, each)), *kind) for each in itertools.product(*ranges))
-    problems = list(dict.fromkeys([*problems, *(Problem.parse(each, *kind) for each in shapes)]))
+        problems += (Problem.parse("x".join(map(str, each)), **kind) for each in itertools.product(*ranges))
+    problems = list(dict.fromkeys([*problems, *(Problem.parse(each, **kind) for each in shapes)]))
     text = f"all options together make {len(problems):,} shapes, {limit}; name fewer"
     check(len(problems) <= MAX_PROBLEMS, text)
     return problems

@@ -130,7 +130,7 @@ class Run:
 
     def why_nothing(self, problem: Problem, info: DeviceInfo, stopped: str, trials: Path) -> str:
         """The reason that there is no winner: too little time, or the number of variants by status and the first
-        reason. It has a remedy where earlier runs, whose journals lie in the folder `trials`, have tried all variants."""
+        reason. A remedy is added where earlier runs, whose journals lie in the folder `trials`, tried all variants."""
         statuses = dict(counted(self.outcomes))
         causes = ", ".join(f"{count} {status}" for status, count in statuses.items())
         are_late = statuses.keys() <= {Status.TIMEOUT.value}

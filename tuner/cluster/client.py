@@ -102,6 +102,7 @@ class Tuning:
         self._jobs = [Job(*each) for each in enumerate(problems)]
         self._waiting = deque(sorted(range(len(problems)), key=lambda n: -problems[n].flops))
         self._under_way: set[int] = set()
+        """Numbers of the problems that were handed out and have neither a result nor failed."""
         self._attempts: dict[str, Attempt] = {}
         self._events: queue.Queue[tuple[str, object]] = queue.Queue()
         """Topics and texts of messages, and ends of tasks, in the order they came."""
@@ -203,7 +204,9 @@ class Tuning:
         job = self._jobs[message.number]
         if job.future is None:
             raise StoreError("of a problem that nobody is at")
-        if job.over:  # its worker died before Dask heard of the end: this one gets another problem
+        if (
+            job.number not in self._under_way
+        ):  # its worker died before Dask heard of the end: this one gets another problem
             with contextlib.suppress(OSError, RuntimeError):
                 job.future.cancel()
             return
@@ -231,7 +234,7 @@ class Tuning:
         elif isinstance(message, Loses):
             where = attempt.device.uuid or attempt.device.name
             self._progress.note(f"{attempt.worker}: its device {where} is lost, and gets no more: {message.reason}")
-        elif attempt.job.over:
+        elif attempt.job.number not in self._under_way:  # it has a result already, or has failed
             return
         elif isinstance(message, Fails):
             self._fail(attempt.job, message.reason)
@@ -242,7 +245,7 @@ class Tuning:
             good = serves(result.best.config, problem, attempt.device)
             check(good, "a winner that cannot serve its problem", StoreError)
             self._unsaved.append((attempt.job, result))
-            self._close(attempt.job)
+            self._under_way.remove(attempt.job.number)
             self._hand_out()  # before storing the winner, which takes a while
 
     def _add_trial(self, attempt: Attempt, message: Tells) -> None:
@@ -272,12 +275,8 @@ class Tuning:
         self._progress.ended(result)
 
     def _fail(self, job: Job, reason: str) -> None:
-        self._close(job)
+        self._under_way.remove(job.number)
         self._progress.failed(job.problem, reason)
-
-    def _close(self, job: Job) -> None:
-        job.over = True
-        self._under_way.discard(job.number)
 
     def _end_task(self, future: Future) -> None:
         """Handle the end of a task, all messages of which came before."""

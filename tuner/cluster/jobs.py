@@ -29,8 +29,6 @@ class Job:
     problem: Problem
     future: Future | None = None
     """Dask's future; None before the problem is handed out."""
-    over: bool = False
-    """Whether the problem has a result or has failed."""
 
 
 @dataclass(slots=True)
