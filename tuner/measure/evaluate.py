@@ -153,23 +153,19 @@ class Bench:
         LaunchError, and ConfigError where every config is wrong.
         """
         with self.device.entered():
-            contenders: dict[Config | None, Launch] = {
-                config: prepare(self.device, self.problem, config).launch for config in configs
-            }
+            launches = {config: prepare(self.device, self.problem, config).launch for config in configs}
             verifier = self._verifier if brief else Verifier(self.device, self.problem, seed=101)
-            verdicts: dict[Config | None, Verdict] = {c: verifier.check(launch) for c, launch in contenders.items()}
+            verdicts: dict[Config | None, Verdict] = {c: verifier.check(launch) for c, launch in launches.items()}
+            configs = tuple(config for config in launches if not verdicts[config].reason)
+            if not configs:
+                wrong, verdict = next(iter(verdicts.items()))
+                raise ConfigError(f"{wrong} is wrong on fresh data: {verdict.reason}")
+            contenders: dict[Config | None, Launch] = {config: launches[config] for config in configs}
             with suppress(DeviceError, LaunchError):
                 vendor = self.device.vendor(self.problem)
                 verdicts[None] = verifier.check(vendor)
-                contenders[None] = vendor
-            wrong = [config for config in configs if verdicts[config].reason]
-            if len(wrong) == len(configs):
-                raise ConfigError(f"{wrong[0]} is wrong on fresh data: {verdicts[wrong[0]].reason}")
-            for config in wrong:
-                del contenders[config]
-            if brief and None in contenders and verdicts[None].reason:
-                del contenders[None]
-            configs = tuple(config for config in configs if config in contenders)
+                if not (brief and verdicts[None].reason):
+                    contenders[None] = vendor
             plan = TimingPlan.side_by_side(self.device)
             timer = self._timer if brief else Timer(self.device, self.problem, seed=103, plan=plan)
             alone_us = {config: timer.ready(contenders[config]).first_us for config in configs}
