@@ -41,10 +41,9 @@ from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.cluster import worker as tuning_worker
-from tilewright.tuner.cluster.client import Tuning
+from tilewright.tuner.cluster.client import Tuning, resources
 from tilewright.tuner.cluster.link import processors, quiet
 from tilewright.tuner.cluster.messages import ClusterProgress, Tells
-from tilewright.tuner.cluster.models import resources
 from tilewright.tuner.measure.decide import NAIVE, Contender
 from tilewright.tuner.measure.evaluate import Phases
 from tilewright.tuner.recording.files import Recording, read_cache_file

@@ -186,7 +186,7 @@ targets = _all(
     _device_key("Key of a device that need not be here, such as nvidia-h200; may be repeated.", "keys", multiple=True),
     device,
 )
-"""Options of the devices for which `targets.targets` looks kernels up."""
+"""Options of the devices for which `options.targets` looks kernels up."""
 _SPACES = "Folder of space files, which say what a search tries; without it the package's own."
 spaces = _option("FOLDER", "--spaces", type=FOLDER_THERE, help=_SPACES)
 effort = click.option(

@@ -2,7 +2,7 @@
 
 import itertools
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -17,9 +17,9 @@ from ..codegen.problem import Problem
 from ..runtime.store.store import Store
 from ..tuner.bench.suites import suite_problems
 from ..tuner.choose.shortlist import look_up
+from . import options
 from .commands import GPUS
 from .tables import counted
-from .targets import targets
 
 _PLAIN_SHAPE = "1024x768x512"
 """Default shape of a plain program."""
@@ -68,7 +68,7 @@ def emit_command(
         "--shape for each, in order, and one --dtype and --trans",
     )
     served: list[Served] = []
-    infos, notes = targets(arches, keys, device, shelf)
+    infos, notes = options.targets(arches, keys, device, shelf)
     check(not any(info.arch.is_host for info in infos), _NO_GPU)
     check(
         len({info.arch for info in infos}) == len(infos),
@@ -79,8 +79,12 @@ def emit_command(
             served += [Served(problem, config, info) for problem, config in zip(problems, configs, strict=True)]
         else:
             served += [shelf.lookup(info, problem, look_up).served(problem, info) for problem in problems]
-    bundle = emit(served, name, Layout(**layout), _more_options(suite, shapes, dtypes, trans, keys, store))
-    _write(bundle, output, overwrite)
+    # The command that writes the files again needs these options beside what the files say.
+    options_again: dict[str, Sequence[str]] = {"--device-key": keys, "--store": [store.as_posix()] if store else []}
+    if suite is not None:
+        products = {"--suite": [suite], "--shape": shapes, "--dtype": dtypes, "--trans": trans}
+        options_again = {**products, **options_again}
+    _write(emit(served, name, Layout(**layout), _text_of(options_again)), output, overwrite)
     for note in () if configs else notes:  # notes are about the records that choose
         click.echo(f"note: {note}", err=True)
     for each in served:
@@ -99,17 +103,7 @@ def _only_problem(shapes: Sequence[str], dtypes: Sequence[str], trans: Sequence[
     return Problem.parse(shapes[0], dtypes[0], trans[0], accuracy)
 
 
-def _more_options(
-    suite: str | None,
-    shapes: Sequence[str],
-    dtypes: Sequence[str],
-    trans: Sequence[str],
-    keys: Sequence[str],
-    store: Path | None,
-) -> str:
-    """Options that the command which writes the files again needs beside what the files say."""
-    options: dict[str, Sequence[str]] = {"--device-key": keys, "--store": [store.as_posix()] if store else []}
-    if suite is not None:
-        options = {"--suite": [suite], "--shape": shapes, "--dtype": dtypes, "--trans": trans, **options}
+def _text_of(options: Mapping[str, Sequence[str]]) -> str:
+    """Options of a command with their values, as a comment of C may have them."""
     text = " ".join(f"{name} {shlex.quote(value)}" for name, values in options.items() for value in values)
-    return "".join(letter if letter.isprintable() else "?" for letter in text)  # it goes into a comment of C
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -20,9 +20,9 @@ from ..runtime.store.store import Store
 from ..tuner.bench.report import Column, figure, save
 from ..tuner.explain import Explained, explain
 from ..tuner.plan import check_tunable
+from . import options
 from .progress import ON_PROCESSOR
 from .tables import WIDTH, counted, new_console, say, table, wrapped
-from .targets import targets
 
 _CHOICES = 10
 """Most entries of the shortlist that are printed."""
@@ -32,21 +32,19 @@ _LINES = 40
 
 def explain_command(
     shapes: tuple[str, ...],
-    dtype: str,
-    trans: str,
-    accuracy: str,
     arches: tuple[str, ...],
     keys: tuple[str, ...],
     device: str,
     spaces: Path | None,
     json_file: Path | None,
     store: Path | None,
+    **kind: Any,
 ) -> None:
-    """Print the results of look-ups, and the shortlists that they come from."""
+    """Print the results of look-ups, and the shortlists that they come from; `kind` has the options of a product."""
     check(bool(shapes), "explain needs a shape; name it by --shape, as 1024x768x512")
-    problems = dict.fromkeys(Problem.parse(shape, dtype, trans, accuracy) for shape in shapes)
+    problems = dict.fromkeys(Problem.parse(shape, **kind) for shape in shapes)
     shelf = Store(store)
-    devices, notes = targets(arches, keys, device, shelf)
+    devices, notes = options.targets(arches, keys, device, shelf)
     for note in notes:
         click.echo(f"note: {note}", err=True)
     for problem, info in itertools.product(problems, devices):
@@ -104,8 +102,8 @@ def _rows(lines: Sequence[Text], room: int) -> list[Text]:
 def _unable(explained: Explained) -> list[str]:
     """Lines on the families that cannot run, one for each reason."""
     families: dict[str, list[str]] = {}
-    for each in explained.unable:
-        families.setdefault(each.required, []).append(each.family)
+    for family, required in explained.unable:
+        families.setdefault(required, []).append(family)
     lines = [_sentence(names, required) for required, names in families.items()]
     return [f"{'  ' if number else 'cannot run: '}{line}" for number, line in enumerate(lines)]
 
@@ -173,7 +171,7 @@ def _differences(base: Config, config: Config) -> str:
 
 
 def _json(explained: Explained) -> dict[str, Any]:
-    record = explained.record
+    measured_us = explained.record and explained.record.median_us
     return {
         "problem": encode(explained.problem),
         "device": {"key": explained.device.key, **explained.device.packed()},
@@ -185,13 +183,11 @@ def _json(explained: Explained) -> dict[str, Any]:
             "why": explained.why,
             "expected_us": explained.expected_us,
             "regret": explained.lookup.regret,
-            "vendor": None if explained.handover is None else dataclasses.asdict(explained.handover),
+            "vendor": explained.handover and dataclasses.asdict(explained.handover),
         },
         "near": [{"shape": record.problem.shape, "doublings": away} for record, away in explained.near],
-        "measured_us": record.median_us if record else None,
-        "expected_over_measured": explained.expected_us / record.median_us
-        if record and explained.expected_us
-        else None,
+        "measured_us": measured_us,
+        "expected_over_measured": measured_us and explained.expected_us and explained.expected_us / measured_us,
         "variants": dict(explained.variants),
         "shortlist": [
             {
@@ -203,7 +199,5 @@ def _json(explained: Explained) -> dict[str, Any]:
             }
             for choice in explained.choices
         ],
-        "unable": [
-            {"family": each.family, "why": _sentence([each.family], each.required)} for each in explained.unable
-        ],
+        "unable": [{"family": family, "why": _sentence([family], required)} for family, required in explained.unable],
     }

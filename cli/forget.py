@@ -16,27 +16,25 @@ from .tables import counted, plain
 def forget_command(
     shapes: tuple[str, ...],
     everything: bool,
-    dtype: str | None,
-    trans: str | None,
-    accuracy: str | None,
-    device_key: str | None,
     cache: bool,
     yes: bool,
     store: Path | None,
+    **kind: str | None,
 ) -> int:
-    """Remove the records, journals and compiled kernels; the exit status."""
+    """Remove the records, journals and compiled kernels, and return the exit status; `kind` has the options of a
+    Selection."""
     either = "forget takes either --shape or --all, which is every shape; name one of the two"
     check(bool(shapes) != everything, either)
-    selection, shelf = options.Selection(shapes or None, dtype, trans, accuracy, device_key), Store(store)
+    selection, shelf = options.Selection(shapes or None, **kind), Store(store)
     holdings = Holdings.of(shelf, selection.takes)
     shipped = sum(selection.takes(record.device, record.problem) for record in shelf.both()[1])
     stays = f"; what ships with tilewright cannot be removed: {counted(shipped, 'record')}" if shipped else ""
-    whole = everything and not selection.words
     if everything and not yes and (holdings.problems or cache) and not _sure(holdings, cache):
         click.echo("nothing was removed")
         return 1
-    removed = holdings.removed(kernels=cache and not whole)
-    kernels = remove_kernels() if cache and whole else removed.kernels
+    names = None if everything and not selection.words else holdings.kernels() if cache else set()
+    removed = holdings.removed()
+    kernels = remove_kernels(names) if cache else 0
     if not removed.problems and not kernels:
         raise StoreError(f"nothing that you tuned is stored{selection.words}{stays or '; see `tilewright show`'}")
     compiled = f", {counted(kernels, 'compiled kernel')}" if cache else ""

@@ -21,8 +21,8 @@ from . import options
 from .commands import TLS
 from .progress import WorkersShown
 from .result import ResultsFile
-from .show import show_records
-from .tables import counted, new_console, plain, say
+from .show import show_bests
+from .tables import counted, new_console, plain
 from .trials import TrialsFile
 
 MISSING = "{} needs the extra [cluster], which is not installed: pip install 'tilewright[cluster]'"
@@ -62,27 +62,16 @@ def devices_here(device: str, count: int | None, key: str) -> list[DeviceInfo]:
         check(key in ("", info.key), f"--device-key must be {info.key} here, got {key!r}", DeviceError)
         return [info] * (count or 0)
     gpus = [each for each in available()[0] if each.uuid and each.key == (key or info.key)]
-    check(bool(gpus), _no_worker(key), DeviceError)
+    none = "--workers: no GPU here has a UUID, by which a worker would take it; leave out --workers"
+    if key:
+        none = f"--device-key {key}: no GPU here is one; `tilewright devices` lists those that are"
+    check(bool(gpus), none, DeviceError)
     others = sorted({each.key for each in available()[0] if each.uuid} - {gpus[0].key})
     if others and not key:
         click.echo(f"note: {gpus[0].key} alone is used; --device-key names another: {', '.join(others)}", err=True)
     few = f"--workers {count}: there are {counted(len(gpus), 'GPU')} of {key or info.key} here; name fewer, or auto"
     check((count or 0) <= len(gpus), few)
     return gpus[: count or None]
-
-
-def _no_worker(key: str) -> str:
-    if key:
-        return f"--device-key {key}: no GPU here is one; `tilewright devices` lists those that are"
-    return "--workers: no GPU here has a UUID, by which a worker would take it; leave out --workers"
-
-
-def _check(count: int | None, scheduler: str | None, device: str, record: Path | None) -> None:
-    name = "--scheduler" if scheduler else "--workers"
-    check(installed(), MISSING.format(name), DeviceError)
-    excludes = "--scheduler excludes --workers and --device, as its workers have devices of their own; leave them out"
-    check(not scheduler or (count is None and device == "auto"), excludes)
-    check(record is None, f"--record excludes {name}; --csv writes the trials too")
 
 
 def tuned_on_workers(
@@ -96,25 +85,27 @@ def tuned_on_workers(
 ) -> int:
     """Tune on workers and return the exit status; `several` has the arguments of ON_WORKERS, `arguments` the others."""
     count, scheduler, key = several["workers"], several["scheduler"], several["device_key"]
-    _check(count, scheduler, device, arguments.pop("record"))
-    from ..tuner.cluster import client, link, models
+    name = "--scheduler" if scheduler else "--workers"
+    check(installed(), MISSING.format(name), DeviceError)
+    excludes = "--scheduler excludes --workers and --device, as its workers have devices of their own; leave them out"
+    check(not scheduler or (count is None and device == "auto"), excludes)
+    check(arguments.pop("record") is None, f"--record excludes {name}; --csv writes the trials too")
+    from ..tuner.cluster import client, link
     from ..tuner.search.study import check_sampler
 
     console, store, spaces = new_console(), Store(arguments.pop("store")), check_path("spaces", arguments.pop("spaces"))
-    trials = TrialsFile(csv_file) if csv_file else None
-    results = ResultsFile(json_file) if json_file else None
-    shown = WorkersShown(console, trials, results, arguments["seconds"] or EFFORTS[arguments["effort"]].seconds)
+    results, seconds = ResultsFile(json_file), arguments["seconds"] or EFFORTS[arguments["effort"]].seconds
+    shown = WorkersShown(console, TrialsFile(csv_file), results, seconds)
     keys = link.Keys(*(several[each] for each in TLS))
     link.quiet()
     check_sampler(arguments["sampler"])
     read_spaces(spaces)
     with ExitStack() as ending:
-        if results:
-            ending.enter_context(results)
+        ending.enter_context(results)
         if scheduler:
             here = link.connected(scheduler, keys)
             ending.callback(lambda: here.close(timeout=2))
-            info = models.model(here, key, shown.note)
+            info = client.model(here, key, shown.note)
         else:
             infos = devices_here(device, count, key)
             info = infos[0]
@@ -142,7 +133,5 @@ def tuned_on_workers(
         finally:
             here = run.client  # a new client, where the scheduler went away and came back
     done = [run.results[each] for each in problems if each in run.results]
-    if done:
-        say(console, "")
-        show_records(console, [each.best for each in done], f"{len(done)} of {len(problems)} shapes")
+    show_bests(console, done, len(problems))
     return 130 if run.interrupted else int(len(done) < len(problems))

@@ -2,21 +2,26 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 
-from ..codegen.errors import ConfigError, check
+from ..codegen.arch import Arch, arch_named
+from ..codegen.errors import ConfigError, check, meant
 from ..codegen.problem import DType, Problem
 from ..runtime.device.detect import choose
+from ..runtime.device.known import KNOWN, of_arch, typical
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.files import descriptor_of
 from ..runtime.store.store import Store
 from ..tuner.bench.suites import MAX_PROBLEMS, suite_problems
 from ..tuner.choose.shortlist import look_up
+from .commands import GPUS
 from .tables import say
 
 
@@ -57,14 +62,11 @@ def problems_of(
     m: range | None,
     n: range | None,
     k: range | None,
-    dtype: str,
-    trans: str,
-    accuracy: str,
+    **kind: Any,
 ) -> list[Problem]:
-    """The problems that the options name, each once: a suite's, those of the ranges, then single shapes. Raises
-    ConfigError, ShapeError or ArgumentTypeError."""
-    kind = dtype, trans, accuracy
-    problems = list(suite_problems(suite, *kind)) if suite is not None else []
+    """The problems that the options name, each once: a suite's, those of the ranges, then single shapes; `kind` has
+    their dtype, trans and accuracy. Raises ConfigError, ShapeError or ArgumentTypeError."""
+    problems = list(suite_problems(suite, **kind)) if suite is not None else []
     sizes = {"--m": m, "--n": n, "--k": k}
     missing = [name for name, each in sizes.items() if each is None]
     ranges = [each for each in sizes.values() if each is not None]
@@ -72,8 +74,8 @@ def problems_of(
     count, limit = math.prod(map(len, ranges)), f"{MAX_PROBLEMS:,} are taken at most"
     check(count <= MAX_PROBLEMS, f"--m, --n and --k make {count:,} shapes, {limit}; take larger steps")
     if ranges:
-        problems += (Problem.parse("x".join(map(str, each)), *kind) for each in itertools.product(*ranges))
-    problems = list(dict.fromkeys([*problems, *(Problem.parse(each, *kind) for each in shapes)]))
+        problems += (Problem.parse("x".join(map(str, each)), **kind) for each in itertools.product(*ranges))
+    problems = list(dict.fromkeys([*problems, *(Problem.parse(each, **kind) for each in shapes)]))
     text = f"all options together make {len(problems):,} shapes, {limit}; name fewer"
     check(len(problems) <= MAX_PROBLEMS, text)
     return problems
@@ -111,3 +113,45 @@ def distinct(files: dict[str, Path | None]) -> None:
             place = path.resolve()
         if place is not None and (other := option_of.setdefault(place, name)) != name:
             raise ConfigError(f"{other} and {name} would both write {path}; name two files")
+
+
+def targets(
+    arches: Sequence[str], keys: Sequence[str], device: str, store: Store
+) -> tuple[list[DeviceInfo], list[str]]:
+    """The devices of these architectures and keys, else the one that `device` selects, and notes on the choice. Raises
+    ConfigError and DeviceError."""
+    if not arches and not keys:
+        return [chosen(device)], []
+    recorded = Counter(record.device for record in store.records())
+    rows = [arch_named(arch) for arch in arches]
+    check(all(not row.is_host for row in rows), f"--arch must be one of {GPUS}, got 'host'")
+    infos = [_keyed(key, tuple(recorded), [row.name for row in rows]) for key in keys]
+    notes = []
+    for row in dict.fromkeys(rows):
+        if all(info.arch != row for info in infos):
+            info, note = _of_arch(row, recorded)
+            infos.append(info)
+            notes.append(note)
+    return infos, notes
+
+
+def _keyed(key: str, recorded: Sequence[str], arches: Sequence[str]) -> DeviceInfo:
+    if key in KNOWN:
+        return KNOWN[key]
+    choices = sorted({*recorded, *KNOWN} - {key for key in recorded if key.startswith("host")})
+    check(key in recorded, f"--device-key must be one of {', '.join(choices)}, got {key!r}{meant(key, choices)}")
+    check(
+        len(arches) == 1, f"--device-key {key}: its facts do not ship with tilewright; name its architecture by --arch"
+    )
+    return replace(typical(arch_named(arches[0])), name=key)
+
+
+def _of_arch(arch: Arch, recorded: dict[str, int]) -> tuple[DeviceInfo, str]:
+    """The device of an architecture with the most records, else the typical one, and a note on the choice."""
+    tuned = of_arch(arch, recorded)
+    if not tuned:
+        info = typical(arch)
+        return info, f"nothing was tuned for {arch.name}: a model chooses as for {info.key}"
+    others = ", ".join(info.key for info in tuned[1:])
+    more = f" (--device-key names another: {others})" if others else ""
+    return tuned[0], f"{arch.name}: records of {tuned[0].key}{more}"

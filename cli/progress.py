@@ -93,7 +93,7 @@ class TuneShown(Shown, Progress):
 
     def __init__(self, console: Console, trials: TrialsFile | None = None) -> None:
         super().__init__(console)
-        self._trials = trials
+        self._trials = trials or TrialsFile(None)
         self._best: Record | None = None
         self._budget = Budget(1, 1.0)
 
@@ -108,13 +108,11 @@ class TuneShown(Shown, Progress):
 
     def resumed(self, problem: Problem, device: DeviceInfo, config: Config, entry: Entry) -> None:
         """Add a row to the file of trials."""
-        if self._trials:
-            self._trials.entered(problem, device.key, config, entry, "tried by an earlier run")
+        self._trials.entered(problem, device.key, config, entry, "tried by an earlier run")
 
     def tried(self, tried: Tried, best: Record | None) -> None:
         """Count a trial, and print a line every few seconds."""
-        if self._trials:
-            self._trials.tried(tried)
+        self._trials.tried(tried)
         self.done += 1
         self._best = best
         if tried.record.status is not Status.OK:
@@ -197,9 +195,7 @@ class _Running:
 class WorkersShown(Shown, ClusterProgress):
     """Progress of all workers: a line for each problem that is done, and figures of the running ones."""
 
-    def __init__(
-        self, console: Console, trials: TrialsFile | None, results: ResultsFile | None, seconds: float
-    ) -> None:
+    def __init__(self, console: Console, trials: TrialsFile, results: ResultsFile, seconds: float) -> None:
         super().__init__(console)
         self._trials, self._results, self._seconds = trials, results, seconds
         self._running: dict[Problem, _Running] = {}
@@ -228,8 +224,7 @@ class WorkersShown(Shown, ClusterProgress):
 
     def tried(self, problem: Problem, device_key: str, told: Tells) -> None:
         """Count a trial of a running problem."""
-        if self._trials:
-            self._trials.entered(problem, device_key, told.config, told.entry)
+        self._trials.entered(problem, device_key, told.config, told.entry)
         running = self._running.setdefault(problem, _Running())
         running.tried += 1
         time_us = told.entry.time_us
@@ -240,8 +235,7 @@ class WorkersShown(Shown, ClusterProgress):
     def ended(self, result: Result) -> None:
         """Print a line, and write the results so far as JSON: whatever comes, they are not lost."""
         self._remove(result.problem)
-        if self._results:
-            self._results.add(result)
+        self._results.add(result)
         best = result.best
         ratio = f", {figure(best.ratio_vendor)} x vendor" if best.ratio_vendor else ", too noisy for a ratio"
         count = f"{result.trials} trials in {result.seconds:.0f} s"

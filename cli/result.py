@@ -215,9 +215,9 @@ def result_json(result: Result) -> dict[str, Any]:
 
 class ResultsFile:
     """A JSON list of results, as a context: a file is written again after each result, a stream at the end. Where it
-    cannot be written, there is an OutputWarning."""
+    cannot be written, there is an OutputWarning; without a path nothing is written."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._path = path
         self._texts: list[str] = []
         """JSON of each result, encoded once: there may be thousands."""
@@ -226,16 +226,16 @@ class ResultsFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if is_stream(self._path) and (self._texts or kind is None):
-            self._write()
+        if self._path and is_stream(self._path) and (self._texts or kind is None):
+            self._write(self._path)
 
     def add(self, result: Result) -> None:
         """Add a result."""
         self._texts.append(textwrap.indent(json.dumps(result_json(result), indent=1), " "))
-        if not is_stream(self._path):
-            self._write()
+        if self._path and not is_stream(self._path):
+            self._write(self._path)
 
-    def _write(self) -> None:
+    def _write(self, path: Path) -> None:
         text = "[\n" + ",\n".join(self._texts) + "\n]\n" if self._texts else "[]\n"
-        with spared(self._path):
-            write_output(self._path, text.encode())
+        with spared(path):
+            write_output(path, text.encode())

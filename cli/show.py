@@ -16,6 +16,7 @@ from ..runtime.store.codec import encode
 from ..runtime.store.record import Record
 from ..runtime.store.store import Store
 from ..tuner.bench.report import Column, figure, save
+from ..tuner.result import Result
 from . import options
 from .tables import counted, csv_line, new_console, plain, say, shortened, table
 
@@ -26,19 +27,16 @@ CUT = "...: a variant with more settings; --json and --csv have them all"
 
 def show_command(
     shape: str | None,
-    dtype: str | None,
-    trans: str | None,
-    accuracy: str | None,
-    device_key: str | None,
     with_shipped: bool,
     best: bool,
     json_file: Path | None,
     as_csv: bool,
     store: Path | None,
+    **kind: str | None,
 ) -> None:
-    """Print the records, as a table, JSON or comma-separated values."""
+    """Print the records, as a table, JSON or comma-separated values; `kind` has the options of a Selection."""
     check(not (json_file and as_csv), "--json and --csv exclude each other; leave out one")
-    selection = options.Selection(None if shape is None else (shape,), dtype, trans, accuracy, device_key)
+    selection, device_key = options.Selection(None if shape is None else (shape,), **kind), kind.pop("device_key")
     layers = Store(store).layers()
     keys = {record.device for layer in layers for record in layer}
     text = f"--device-key must be one of {', '.join(sorted(keys))}, got {device_key!r}{meant(device_key, keys)}"
@@ -50,12 +48,12 @@ def show_command(
     elif as_csv:
         click.echo(records_csv(records), nl=False)
     elif best and records:
-        show_records(new_console(), records, "the fastest of each product", devices=True)
+        show_records(new_console(), [("the fastest of each product", records)], devices=True)
     elif records:
         show_layers(new_console(), own, shipped, with_shipped)
     else:
-        product = {"--shape": shape or "1024x768x512", "--dtype": dtype, "--trans": trans, "--accuracy": accuracy}
-        words = (word for name, value in {**product, "--store": store}.items() if value for word in (name, str(value)))
+        product = {"shape": shape or "1024x768x512", **kind, "store": store}
+        words = (word for name, value in product.items() if value for word in (f"--{name}", str(value)))
         command = shlex.join(("tilewright", "tune", *words))
         click.echo(f"nothing is stored{selection.words} yet; {command} makes a start")
 
@@ -77,20 +75,23 @@ def show_layers(console: Console, own: Sequence[Record], shipped: Sequence[Recor
         for layer, owner in layers
         for device, group in itertools.groupby(layer, lambda record: record.device)
     ]
-    _show_groups(console, groups, devices=False)
+    show_records(console, groups)
     if not own:
         say(console, "nothing of your own is stored yet")
     if shipped and not with_shipped:
         say(console, f"shipped with tilewright: {counted(len(shipped), 'record')}; show --shipped lists them")
 
 
-def show_records(console: Console, records: Sequence[Record], title: str, *, devices: bool = False) -> None:
-    """Print a line for each record under a heading for each accuracy, with a column of devices if asked for."""
-    _show_groups(console, [(title, records)], devices=devices)
+def show_bests(console: Console, results: Sequence[Result], count: int) -> None:
+    """Print the winners of a run of `count` shapes, a line each."""
+    if results:
+        say(console, "")
+        show_records(console, [(f"{len(results)} of {count} shapes", [result.best for result in results])])
 
 
-def _show_groups(console: Console, groups: Sequence[tuple[str, Sequence[Record]]], *, devices: bool) -> None:
-    """Print a table for each group and accuracy, and a remark where a variant is cut."""
+def show_records(console: Console, groups: Sequence[tuple[str, Sequence[Record]]], *, devices: bool = False) -> None:
+    """Print a table for each accuracy of each group, under the group's title, with a column of devices if asked for,
+    and a remark where a variant is cut."""
     tables: list[list[Text]] = []
     for (title, group), grade in itertools.product(groups, Grade):
         if records := [record for record in group if record.problem.accuracy is grade]:

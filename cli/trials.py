@@ -22,41 +22,33 @@ _PARAMETERS = tuple(dict.fromkeys(leaf.name for kind in families().values() for 
 class TrialsFile:
     """A file with a row for each trial, written as it ends, under a header that is the same for all runs.
 
-    The parameters of all families are columns, empty where a variant's family lacks one. Where the file cannot be
-    written any longer, a note says so and the run goes on. Raises OSError where the header cannot be written.
+    The parameters of all families are columns, empty where a variant's family lacks one. Without a path nothing is
+    written. Where the file cannot be written any longer, a note says so and the run goes on. Raises OSError where the
+    header cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._failed = False
-        _append(path, "w", [*_FACTS, *_PARAMETERS])
+        if path:
+            _append(path, "w", [*_FACTS, *_PARAMETERS])
 
     def tried(self, tried: Tried) -> None:
         """Add a trial of this run."""
-        record, phases = tried.record, tried.phases
-        time_us = record.measurement.median_us if record.measurement else None
-        error = record.accuracy.worst if record.accuracy else None
-        costs = phases.compile_s, phases.verify_s, phases.time_s
-        outcome = (record.status.value, time_us, error, record.reason, *costs)
-        self._add(record.problem, record.device, record.config, outcome)
+        self.entered(tried.record.problem, tried.record.device, tried.record.config, Entry.of(tried))
 
     def entered(self, problem: Problem, device_key: str, config: Config, entry: Entry, note: str = "") -> None:
         """Add a trial of a worker or of an earlier run; `note` is the reason where the entry has none."""
-        costs = entry.compile_s, entry.verify_s, entry.bench_s
-        outcome = (entry.status, entry.time_us, entry.error, entry.reason or note, *costs)
-        self._add(problem, device_key, config, outcome)
-
-    def _add(self, problem: Problem, device_key: str, config: Config, outcome: tuple[str | float | None, ...]) -> None:
-        kind = problem.dtype.value, problem.trans, problem.accuracy.value
-        facts = problem.m, problem.n, problem.k, *kind, device_key, *outcome
-        values = dict(config.values)
-        row = [*facts, str(config), config.family, *(values.get(name) for name in _PARAMETERS)]
-        if not self._failed:
-            try:
-                _append(self._path, "a", row)
-            except OSError as error:
-                self._failed = True
-                click.echo(f"note: {self._path} ends here: {error.strerror}", err=True)
+        if not self._path:
+            return
+        facts = problem.m, problem.n, problem.k, problem.dtype.value, problem.trans, problem.accuracy.value, device_key
+        outcome = entry.status, entry.time_us, entry.error, entry.reason or note
+        costs, values = (entry.compile_s, entry.verify_s, entry.bench_s), dict(config.values)
+        row = [*facts, *outcome, *costs, str(config), config.family, *(values.get(name) for name in _PARAMETERS)]
+        try:
+            _append(self._path, "a", row)
+        except OSError as error:
+            click.echo(f"note: {self._path} ends here: {error.strerror}", err=True)
+            self._path = None
 
 
 def _append(path: Path, mode: str, row: Sequence[object]) -> None:

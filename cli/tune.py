@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from .commands import ON_WORKERS, PROBLEMS
 from .on_workers import tuned_on_workers, uses_workers
 from .progress import TuneShown
 from .result import ResultsFile, show_replay, show_result
-from .show import show_records
+from .show import show_bests
 from .tables import new_console, plain, say
 from .trials import TrialsFile
 
@@ -61,12 +60,10 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
     if len(problems) > 1:
         seconds = arguments["seconds"] or EFFORTS[arguments["effort"]].seconds
         say(console, f"{len(problems)} shapes, at most {seconds:g} s each")
-    trials = TrialsFile(csv_file) if csv_file else None
-    with ResultsFile(json_file) if json_file else nullcontext() as file:
-        results = _one_by_one(console, problems, device, trials, file, arguments)
-    if len(problems) > 1 and results:
-        say(console, "")
-        show_records(console, [result.best for result in results], f"{len(results)} of {len(problems)} shapes")
+    with ResultsFile(json_file) as file:
+        results = _one_by_one(console, problems, device, TrialsFile(csv_file), file, arguments)
+    if len(problems) > 1:
+        show_bests(console, results, len(problems))
     if results and results[-1].stopped == "interrupt":
         return 130
     return 0 if len(results) == len(problems) else 1
@@ -76,8 +73,8 @@ def _one_by_one(
     console: Console,
     problems: Sequence[Problem],
     device: str,
-    trials: TrialsFile | None,
-    file: ResultsFile | None,
+    trials: TrialsFile,
+    file: ResultsFile,
     arguments: dict[str, Any],
 ) -> list[Result]:
     """Tune on one device until Ctrl-C. A failure costs its shape alone; it is raised where there is only one shape."""
@@ -91,8 +88,7 @@ def _one_by_one(
                 with progress.drawn():
                     result = tune(problem, device=device, progress=progress, **arguments)
                     results.append(result)
-                    if file:  # the file comes first, as nobody may see the screen any longer
-                        file.add(result)
+                    file.add(result)  # the file comes first, as nobody may see the screen any longer
             except (ShapeError, TuningError) as error:
                 if len(problems) == 1:
                     raise

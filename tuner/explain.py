@@ -25,15 +25,6 @@ NEAR = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Unable:
-    """A family that cannot run a problem on a device."""
-
-    family: str
-    required: str
-    """First rule that the family's default breaks; empty where only the values of its space break one."""
-
-
-@dataclass(frozen=True, slots=True)
 class Explained:
     """The look-up of a problem on a device, and the shortlist that it comes from."""
 
@@ -55,8 +46,9 @@ class Explained:
     """Shortlist without the look-up's config."""
     variants: tuple[tuple[str, int], ...]
     """Number of variants of each family that a search may try."""
-    unable: tuple[Unable, ...]
-    """Families that cannot run the problem."""
+    unable: tuple[tuple[str, str], ...]
+    """Families that cannot run the problem, and the first rule that the default of each breaks; the rule is empty where
+    only the values of the family's space break one."""
 
     @property
     def record(self) -> Record | None:
@@ -88,7 +80,7 @@ def explain(problem: Problem, info: DeviceInfo, shelf: Store, spaces: Path | Non
         near=tuple(near[:NEAR]),
         choices=tuple(choice for choice in ranked if choice.config != lookup.config),
         variants=tuple((name, counts[name]) for name in families() if counts.get(name)),
-        unable=tuple(Unable(family, next(rejections(problem, family_named(family)(), info), "")) for family in lacking),
+        unable=tuple((family, next(rejections(problem, family_named(family)(), info), "")) for family in lacking),
     )
 
 

@@ -9,7 +9,6 @@ from ..codegen.config import Config
 from ..codegen.errors import TilewrightError
 from ..codegen.problem import Problem
 from ..codegen.render import kernel_name
-from ..runtime.device.cache import remove_kernels
 from ..runtime.store.record import Record
 from ..runtime.store.store import Store
 from .recording.journal import problem_of, read_journal, remove_journal, studies
@@ -24,8 +23,6 @@ class Holdings:
     records: tuple[Record, ...] = ()
     journals: tuple[tuple[Path, str, Problem], ...] = ()
     """File, device key and problem of each journal."""
-    kernels: int = 0
-    """Number of compiled kernels that were removed."""
 
     @classmethod
     def of(cls, store: Store, takes: Callable[[str, Problem], bool]) -> "Holdings":
@@ -39,18 +36,19 @@ class Holdings:
         recorded = [(record.device, record.problem) for record in self.records]
         return list(dict.fromkeys([*recorded, *((device, problem) for _, device, problem in self.journals)]))
 
-    def removed(self, kernels: bool = False) -> "Holdings":
-        """Remove all, each file under its own lock, and return what was removed. With `kernels` the compiled kernels of
-        all variants in the records and journals are removed too; other shapes that share them compile them again.
-        Raises StoreError where a file cannot be removed."""
-        names = {
+    def removed(self) -> "Holdings":
+        """Remove all, each file under its own lock, and return the removed holdings. Raises StoreError where a file
+        cannot be removed."""
+        records = tuple(each for each in self.records if self.store.forget(each.device, each.problem))
+        return Holdings(self.store, records, tuple(each for each in self.journals if remove_journal(each[0])))
+
+    def kernels(self) -> set[str]:
+        """Names of the kernels of all variants in the records and journals, aligned or not; other shapes share them."""
+        return {
             kernel_name(each, problem.dtype, problem.trans)
-            for problem, config in (self._variants() if kernels else ())
+            for problem, config in self._variants()
             for each in (config, config.unaligned)
         }
-        records = tuple(each for each in self.records if self.store.forget(each.device, each.problem))
-        journals = tuple(each for each in self.journals if remove_journal(each[0]))
-        return Holdings(self.store, records, journals, remove_kernels(names) if names else 0)
 
     def _variants(self) -> Iterator[tuple[Problem, Config]]:
         for record in self.records:
@@ -58,9 +56,7 @@ class Holdings:
         for path, _, problem in self.journals:
             with contextlib.suppress(TilewrightError):  # a damaged journal names no variants
                 recording = read_journal(path)
-                for point in recording.entries:
-                    with contextlib.suppress(TilewrightError):  # the family may be gone
-                        yield problem, config_of(recording.values(point))
+                yield from ((problem, config_of(recording.values(point))) for point in recording.entries)
 
 
 def _journals(folder: Path) -> Iterator[tuple[Path, str, Problem]]:

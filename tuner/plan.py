@@ -19,10 +19,12 @@ from .recording.entry import Entry
 from .recording.journal import Journal
 from .search.ahead import AskAhead, Asker, InOrder
 from .search.candidates import candidates, read_spaces
-from .settings import GP, LOCAL
+from .settings import GP, LOCAL, Budget
 
 GUESSES = 48
 """Configs that are tried before a sampler of listed variants chooses."""
+HOST_GFLOPS = 16.0
+"""10^9 operations a second that no kernel reaches on the processor, where one thread runs all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +121,30 @@ def planned(
     return Plan(AskAhead(sampled, journal, earlier), sampler, earlier, keep, stored, first, own, every, listed.pruned)
 
 
+def check_work(problem: Problem, verb: str) -> None:
+    """Raise ShapeError for a problem without work, which nobody can `verb`, such as tune or time."""
+    text = f"nothing to {verb} in {problem}: a dimension is 0; name a shape without"
+    check(min(problem.m, problem.n, problem.k) > 0, text, ShapeError)
+
+
 def check_tunable(problem: Problem, info: DeviceInfo, configs: Sequence[Config] = ()) -> None:
     """Raise ShapeError for a problem without work, DeviceError for one that exceeds the device's memory, ConfigError
     for a config that cannot serve it on the device."""
-    check(
-        min(problem.m, problem.n, problem.k) > 0,
-        f"nothing to tune in {problem}: a dimension is 0; name a shape without",
-        ShapeError,
-    )
+    check_work(problem, "tune")
     need = f"{problem} needs {problem.bytes / 1e9:.0f} GB, {info.name} has {info.memory_bytes / 1e9:.0f} GB"
     check(problem.bytes <= info.memory_bytes, f"{need}; name a smaller shape", DeviceError)
     for config in configs:
         require(problem, config, info)
+
+
+def check_time(problem: Problem, info: DeviceInfo, budget: Budget, try_limit_s: float) -> None:
+    """Raise ShapeError where the device is known to be too slow: a variant is run once to be checked, then timed."""
+    gflops = HOST_GFLOPS if info.arch.is_host else info.peak_gflops(problem.dtype)
+    least_s = 2 * problem.flops / gflops / 1e9
+    if least_s <= min(budget.seconds, try_limit_s):
+        return
+    slow = f"checking and timing one variant of {problem} takes at least {least_s:.2g} s on {info.name}"
+    allowed = f"a variant may take {try_limit_s:g} s: the shape is too large for this device"
+    if least_s <= try_limit_s:
+        allowed = f"the run may take {budget.seconds:g} s: allow more (--seconds, --effort)"
+    raise ShapeError(f"{slow}, and {allowed}")

@@ -15,9 +15,8 @@ from ..codegen.errors import TuningError
 from ..codegen.problem import Problem
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.store.record import Record, Status
-from .ending import why_nothing
 from .measure.evaluate import MUCH_SLOWER, Duel, InProcess, Phases, Tried
-from .measure.pipeline import Isolated
+from .measure.pipeline import TRY_LIMIT_S, Isolated
 from .plan import Plan
 from .recording.entry import Entry
 from .recording.files import Recording
@@ -132,10 +131,19 @@ class Run:
         return {**self.plan.earlier, **self.entries}
 
     def why_nothing(self, problem: Problem, info: DeviceInfo, stopped: str, trials: Path) -> str:
-        """The reason that there is no winner, and a remedy where earlier runs, whose journals lie in the folder
-        `trials`, have tried all variants."""
-        reason = next((entry.reason for entry in self.outcomes.values() if entry.reason), "")
-        why = why_nothing(problem, info, self.budget, counted(self.outcomes), stopped, reason)
+        """The reason that there is no winner: too little time, or the number of variants by status and the first
+        reason. A remedy is added where earlier runs, whose journals lie in the folder `trials`, tried all variants."""
+        statuses = dict(counted(self.outcomes))
+        causes = ", ".join(f"{count} {status}" for status, count in statuses.items())
+        are_late = statuses.keys() <= {Status.TIMEOUT.value}
+        if are_late and stopped == "seconds":
+            few = f"{self.budget.seconds:g} s were too few to measure one variant of {problem} on {info.name}"
+            why = f"{few}{f' ({causes})' if causes else ''}: allow more (--seconds, --effort)"
+        elif are_late and causes:
+            why = f"every variant of {problem} takes too long on {info.name}: {causes}, limit {TRY_LIMIT_S:g} s"
+        else:
+            reasons = (f"; {entry.reason}" for entry in self.outcomes.values() if entry.reason)
+            why = f"no variant of {problem} works on {info.name}: {causes or 'none was tried'}{next(reasons, '')}"
         if self.entries or not self.resumed:
             return why
         again = f"remove the journals in {trials} to try these again"

@@ -16,11 +16,11 @@ from ..runtime.files import check_output
 from ..runtime.store.record import Record
 from ..runtime.store.store import Store
 from ..runtime.store.versions import versions_of
-from .ending import Watched, check_time, noting_signals
+from .ending import noting_signals, watched
 from .measure.decide import aa_spread, decided, judge
 from .measure.evaluate import InProcess
 from .measure.pipeline import TRY_LIMIT_S, Isolated
-from .plan import check_tunable, planned
+from .plan import check_time, check_tunable, planned
 from .recording.files import t4_path, write_both
 from .result import Progress, Result
 from .run import Evaluator, Run, counted
@@ -120,7 +120,7 @@ def tune(
         processes = starting.pop_all()
     if configs:
         budget = Budget(len({*configs, *plan.first}), budget.seconds)
-    run = Run(plan, budget, Watched(progress or Progress(), interrupted))
+    run = Run(plan, budget, watched(progress or Progress(), interrupted))
     with ExitStack() as ending:
         ending.callback(plan.search.close)
         if file is not None:

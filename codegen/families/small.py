@@ -39,8 +39,8 @@ class SmallLaunch:
 
 
 def held(rows: int, cols: int) -> int:
-    """Elements of shared memory that a matrix takes: rows are an odd number of elements apart, and matrices too, so that
-    columns of a matrix, and the same element of neighbouring matrices, lie in different banks."""
+    """Elements of shared memory that a matrix takes: rows are an odd number of elements apart, and matrices too, so
+    that columns of a matrix, and the same element of neighbouring matrices, lie in different banks."""
     return (rows * (cols | 1)) | 1
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
+from ...codegen.arch import ARCHES, Arch
 from ...codegen.config import Config
 from ...codegen.errors import ConfigError, StoreError, StoreVersionError, check
 from ...codegen.families import families
@@ -78,8 +79,9 @@ def of_line(line: bytes) -> Record:
 
 
 def encode(value: object, whole: bool = True) -> object:
-    """A value in types of JSON: a dataclass as an object, a tuple as a list, an enum as its value, a config as an
-    object of its family and parameters. Without `whole`, fields and parameters at their defaults are left out.
+    """A value in types of JSON: a dataclass as an object, a tuple as a list, an enum as its value, an Arch as its name,
+    a config as an object of its family and parameters. Without `whole`, fields and parameters at their defaults are
+    left out.
 
     Raises StoreError for a number that is not finite, and for any other type.
     """
@@ -89,6 +91,8 @@ def encode(value: object, whole: bool = True) -> object:
         return {"family": value.family, **dict(value.values if whole else value.changes)}
     if isinstance(value, enum.Enum):
         return encode(value.value, whole)
+    if isinstance(value, Arch):
+        return value.name
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
         return {field.name: encode(item, whole) for field, item in fields if whole or item != field.default}
@@ -114,6 +118,9 @@ def decode(hint: Any, value: object, where: str) -> object:
         return _decode_tuple(get_args(hint), value, where)
     if hint is Config:
         return _decode_config(value, where)
+    if hint is Arch:
+        _require(isinstance(value, str) and value in ARCHES, f"{where} is no known arch: {value!r:.60}")
+        return ARCHES[cast(str, value)]
     if dataclasses.is_dataclass(hint):
         return _decode_dataclass(hint, value, where)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):

@@ -24,7 +24,7 @@ from tilewright.runtime.product.vendor import VendorFallback
 from tilewright.runtime.store.store import LookupResult, Store
 from tilewright.tuner.bench.report import figure
 from tilewright.tuner.choose.shortlist import ENTRIES, shortlist
-from tilewright.tuner.explain import Explained, Unable, explain
+from tilewright.tuner.explain import Explained, explain
 from tilewright.tuner.plan import planned
 
 H200 = KNOWN["nvidia-h200"]
@@ -85,7 +85,7 @@ def test_all_of_it_is_on_a_screen_and_no_number_is_cut(info: DeviceInfo) -> None
             for row, choice in zip(rows, told.choices):
                 assert choice.expected_us is not None
                 assert row.split()[0] == figure(choice.expected_us)
-            assert len({each.required for each in told.unable}) == sum(" that " in line for line in after(lines))
+            assert len({required for _, required in told.unable}) == sum(" that " in line for line in after(lines))
 
 
 def after(lines: list[str]) -> list[str]:
@@ -98,7 +98,7 @@ def test_where_there_is_no_room_fewer_of_the_shortlist_are_shown() -> None:
     told = explain(Problem(64, 64, 64), H200, Store())
     longest = parse("simt:80x64x16,thread=10x8,lanes_m=4,slices=4,order=rows,stages=4,interleave=2,shared,l2_prefetch")
     choices = tuple(replace(told.choices[0], config=longest, expected_us=float(us)) for us in range(1, 30))
-    unable = tuple(Unable(f"family{place}", f"{place} " + "word " * 20 + "end") for place in range(6))
+    unable = tuple((f"family{place}", f"{place} " + "word " * 20 + "end") for place in range(6))
     lines = shown(replace(told, lookup=LookupResult(parse("naive"), "default"), choices=choices, unable=unable), 80)
     assert len(lines) <= 40
     rows = rows_of(lines)

@@ -5,12 +5,13 @@ import os
 import sys
 import threading
 import warnings
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from commands import Run
 from filelock import FileLock
-from stored import CONFIGS, journal_of_points, make
+from stored import CONFIGS, make
 from tilewright.codegen.config import Config
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
@@ -70,13 +71,11 @@ def left() -> tuple[set[Problem], int, int]:
     return {record.problem for record in Store().both()[0]}, len(list((root / "trials").glob("*.jsonl"))), len(kernels)
 
 
-def test_a_journal_of_points_goes_with_its_kernels(run: Run) -> None:
-    """As versions before this one wrote it, of a product that has no other."""
+def test_a_product_without_a_record_has_its_journal_removed(run: Run) -> None:
     problem = Problem(96, 96, 96)
-    names = {"family": ("tiled",), "tile_width": (4, 8), "unroll": (1,)}
-    entries = {(0,): Entry("ok", 5.0, (5.0,)), (1,): Entry("ok", 6.0, (6.0,))}
-    journal_of_points(Store().root / "trials", problem, HOST.key, names, entries)
+    journal = Journal.of(Store().root / "trials", problem, HOST.key, ())
     for config in (WON, LOST):
+        journal.add(config, Entry("ok", 5.0, (5.0,)), datetime.now())
         compiled(problem, config)
     problems, journals, kernels = left()
     ran = run("forget", "--shape", "96")

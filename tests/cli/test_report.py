@@ -14,10 +14,9 @@ import click
 import pytest
 import tilewright
 from commands import Run
-from stored import DEVICE, INFO, PROBLEM, journal_of_points, make
+from stored import DEVICE, INFO, PROBLEM, make
 from tilewright.cli.commands import commands
 from tilewright.codegen.families import parse
-from tilewright.codegen.problem import Problem
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.recording.files import Entry, Recording, read_cache_file, write_cache_file
 from tilewright.tuner.report import counters
@@ -352,20 +351,6 @@ def test_a_damaged_journal_gives_its_whole_lines(run: Run, tmp_path: Path, own_f
     journal.write_text("\n".join([whole.splitlines()[0], *bad, *times, *whole.splitlines()[1:]]) + "\n")
     page = reported(run, tmp_path, "--shape", "16")
     assert len(headed(page, "x best")) == 5
-
-
-def test_a_journal_of_points_is_reported_as_one_of_configs(run: Run, tmp_path: Path, own_folders: Path) -> None:
-    """As versions before this one wrote it."""
-    (own_folders / "trials").mkdir(parents=True)
-    dimensions = {"family": ("tiled",), "tile_width": (4, 8, 16), "unroll": (1, 2)}
-    times = {(0, 0): 30.0, (1, 1): 10.0, (2, 0): 20.0}
-    entries = {point: Entry("ok", us, (us,)) for point, us in times.items()}
-    journal_of_points(own_folders / "trials", Problem.parse("40"), DEVICE, dimensions, entries)
-    page = reported(run, tmp_path, "--shape", "40", "--device-key", DEVICE)
-    rows = [row for row in headed(page, "x best") if "tiled:" in " ".join(row)]
-    assert [next(cell for cell in row if cell.startswith("tiled:")) for row in rows] == [
-        str(parse("tiled:8,unroll=2")), str(parse("tiled:16,unroll=1")), str(parse("tiled:4,unroll=1")),
-    ]  # fmt: skip
 
 
 NCU = """#!/bin/sh

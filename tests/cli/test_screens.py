@@ -6,7 +6,6 @@ import shlex
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,12 +19,12 @@ from tilewright.cli.tables import new_console, say, shortened, table, wrapped
 from tilewright.codegen.config import Config
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.detect import choose
-from tilewright.runtime.store.record import Accuracy, Measurement, Status
+from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.bench.report import Column
 from tilewright.tuner.bench.rows import BenchResult, BenchRow, Rival, Setting
 from tilewright.tuner.measure.decide import NAIVE, Contender
-from tilewright.tuner.measure.evaluate import Phases
+from tilewright.tuner.measure.evaluate import Phases, Tried
 from tilewright.tuner.result import Result
 from tilewright.tuner.settings import Budget
 
@@ -191,7 +190,7 @@ class TestTune:
     def test_the_table_of_several_shapes(self, width: int) -> None:
         screen = console(width)
         records = [make(us, Problem(4096, 4096, size), CONFIGS[-1]) for us, size in ((2554.0, 4096), (123456.7, 65536))]
-        show_records(screen, records, "2 of 3 shapes")
+        show_records(screen, [("2 of 3 shapes", records)])
         title, head, _, *lines = text(screen).splitlines()
         assert title == "2 of 3 shapes"
         assert head.split()[-1] == "variant"
@@ -203,7 +202,7 @@ class TestTune:
     def test_records_of_a_coarser_accuracy_show_their_errors(self, width: int) -> None:
         screen = console(width)
         problems = [Problem.parse("4096", accuracy=grade) for grade in ("ieee", "elementwise")]
-        show_records(screen, [make(2554.0, problem, CONFIGS[0]) for problem in problems], "2 of 2 shapes")
+        show_records(screen, [("2 of 2 shapes", [make(2554.0, problem, CONFIGS[0]) for problem in problems])])
         lines = text(screen).splitlines()
         place = lines.index("2 of 2 shapes, elementwise")
         assert ["err/bound" in lines[head] for head in (1, place + 1)] == [False, True]
@@ -244,7 +243,7 @@ class TestProgress:
         screen = console(width)
         shown = TuneShown(screen)
         shown.started(PROBLEM, INFO, len(CONFIGS), Budget(600, 45.0), 3)
-        failed: Any = SimpleNamespace(record=SimpleNamespace(status=Status.COMPILE_ERROR))
+        failed = Tried(Record(PROBLEM, "key", CONFIGS[0], Status.COMPILE_ERROR, "it has no end"), Phases())
         shown.tried(failed, make(2554.0, PROBLEM, CONFIGS[-1]))
         shown.duelling(tuple(CONFIGS[:5]))
         lines = text(screen).splitlines()
@@ -259,7 +258,7 @@ class TestProgress:
         screen = console(width)
         shown = TuneShown(screen)
         shown.started(PROBLEM, INFO, None, Budget(600, 45.0), 0)
-        tried: Any = SimpleNamespace(record=SimpleNamespace(status=Status.OK))
+        tried = Tried(make(2554.0, PROBLEM, CONFIGS[-1]), Phases())
         shown.tried(tried, make(2554.0, PROBLEM, CONFIGS[-1]))
         assert max(map(len, text(screen).splitlines())) <= width
         whole = " ".join(text(screen).split())

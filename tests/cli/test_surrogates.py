@@ -58,7 +58,9 @@ def test_in_a_recording(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     dimensions = (Dimension(FAMILY, ("tiled", HALF)), Dimension(f"tile_width{HALF}", (8, 16)))
     entries = {(0, 0): Entry("ok", 5.0, (5.0,)), (1, 1): Entry("crashed", reason=HALF)}
-    write_cache_file(path, Recording.at_points(PROBLEM, HALF, dimensions, entries))
+    write_cache_file(
+        path, Recording(HALF, f"gemm {PROBLEM.kind}", (PROBLEM.m, PROBLEM.n, PROBLEM.k), dimensions, entries)
+    )
     for command in (("tune", "--device", f"replay:{path}"), ("report", "--recording", str(path), "-o", f"{path}.html")):
         ran = run(*command)
         assert ran.status == 0, ran.err

@@ -14,7 +14,7 @@ from tilewright.codegen.families import families, family_named
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.host_info import host_info
 from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
-from tilewright.tuner.cluster.messages import Asks, Begins, Ends, Fails, Loses, Message, Task, Tells, read, written
+from tilewright.tuner.cluster.messages import Asks, Begins, Ends, Fails, Loses, Message, Tells, read, written
 from tilewright.tuner.measure.decide import NAIVE, Contender
 from tilewright.tuner.measure.evaluate import Phases
 from tilewright.tuner.recording.entry import Entry
@@ -45,11 +45,6 @@ SAID: list[Message] = [
 @pytest.mark.parametrize("message", SAID, ids=lambda each: type(each).__name__)
 def test_what_is_written_is_read(message: Message) -> None:
     assert read(written(message)) == message
-
-
-def test_a_task_is_read() -> None:
-    task = Task("topic", 1, PROBLEM, (("seconds", 4.5), ("configs", ["naive:8x32"])), (("a.toml", "x"),))
-    assert Task.read(task.text()) == task
 
 
 def changed(message: Message, *path: Any, value: object) -> str:

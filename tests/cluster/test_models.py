@@ -11,7 +11,7 @@ from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.errors import ConfigError
 from tilewright.runtime.device.host_info import host_info
 from tilewright.runtime.device.protocol import DeviceInfo
-from tilewright.tuner.cluster import link, models, worker
+from tilewright.tuner.cluster import client, link, worker
 from tilewright.tuner.cluster.worker import seat_of, seat_read
 
 pytestmark = pytest.mark.fast
@@ -46,7 +46,7 @@ def chosen(scheduled: Scheduled, key: str = "") -> tuple[DeviceInfo | None, list
             raise NoMoreError
 
     try:
-        return models.model(scheduled, key, note), notes  # type: ignore[arg-type]
+        return client.model(scheduled, key, note), notes  # type: ignore[arg-type]
     except NoMoreError:
         return None, notes
 

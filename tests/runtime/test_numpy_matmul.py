@@ -1,4 +1,4 @@
-"""NumPy's own tests of `numpy.matmul`, with `tilewright.matmul` in its place, in float32 and float64 on the processor."""
+"""NumPy's own tests of `numpy.matmul`, with `tilewright.matmul` in its place, in both types on the processor."""
 
 import importlib
 from functools import partial
@@ -47,7 +47,7 @@ class TestLayouts:
     def test_out_without_gaps_and_with_them(self) -> None:
         self.own.test_out_contiguous()
 
-    @pytest.mark.skipif(not hasattr(theirs.TestMatmul, "test_dot_equivalent_matrix_matrix_blastypes"), reason="NumPy 2.3")
+    @pytest.mark.skipif(not hasattr(own, "test_dot_equivalent_matrix_matrix_blastypes"), reason="needs NumPy 2.3")
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     def test_every_order_of_operands_and_out(self, dtype: Any) -> None:
         self.own.test_dot_equivalent_matrix_matrix_blastypes(dtype)

@@ -1,7 +1,6 @@
 """Records to store, and where a store puts them."""
 
 import json
-from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -11,15 +10,12 @@ from tilewright import configs
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import parse
-from tilewright.codegen.leaf import Value
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store import codec as record_json
 from tilewright.runtime.store.codec import key_digest, line_of, of_line
 from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
 from tilewright.runtime.store.store import Store
-from tilewright.tuner.recording.entry import Entry
-from tilewright.tuner.recording.journal import study_of
 
 DEVICE = "nvidia-h200"
 PROBLEM = Problem(1024, 768, 512)
@@ -64,26 +60,6 @@ def ship(store: Store, record: Record, device: str = DEVICE) -> Path:
     path.parent.mkdir(exist_ok=True)
     with path.open("ab") as file:
         file.write(line_of(record))
-    return path
-
-
-def journal_of_points(
-    folder: Path,
-    problem: Problem,
-    device: str,
-    dimensions: Mapping[str, Sequence[Value]],
-    outcomes: Mapping[tuple[int, ...], Entry],
-) -> Path:
-    """A journal as versions before this one wrote it: a header with all values, and lines with the position of each
-    where there are several."""
-    path = folder / f"{len([*folder.iterdir()]):016x}.jsonl"
-    header = {
-        "format": "tilewright trials 1",
-        "study": f"{study_of(problem)} {device} {path.stem}",
-        "dimensions": [[name, [*choices]] for name, choices in dimensions.items()],
-    }
-    lines = [{"point": [*point], **entry.packed()} for point, entry in outcomes.items()]
-    path.write_text("".join(json.dumps(each, separators=(",", ":")) + "\n" for each in (header, *lines)))
     return path
 
 

@@ -34,14 +34,13 @@ from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.recording.points import space_of
 from tilewright.tuner.result import Progress
 from tilewright.tuner.run import Run
-from tilewright.tuner.search import local as local_module
 from tilewright.tuner.search import neighbourhood
+from tilewright.tuner.search import sampler as sampler_module
 from tilewright.tuner.search.ahead import InOrder, Unrecorded
-from tilewright.tuner.search.local import LocalSampler, Parameters
 from tilewright.tuner.search.neighbourhood import BEGUN, ErrorProcess, Neighbourhood, _covariance, improvement
 from tilewright.tuner.search.neighbours import neighbours
 from tilewright.tuner.search.outcomes import ExhaustedError, Outcomes
-from tilewright.tuner.search.sampler import Listed, RandomSampler
+from tilewright.tuner.search.sampler import Listed, LocalSampler, Parameters, RandomSampler
 from tilewright.tuner.search.study import Search, local_search
 from tilewright.tuner.settings import Budget
 from tilewright.tuner.tune import tune
@@ -587,7 +586,9 @@ def test_a_tuning_says_that_it_ended_by_the_gain(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Bench, "try_variant", made)
     monkeypatch.setattr("tilewright.tuner.measure.evaluate._compiled", lambda *arguments: 0.0)
-    monkeypatch.setattr(local_module, "Neighbourhood", lambda *arguments: Neighbourhood(*arguments, least_outcomes=30))
+    monkeypatch.setattr(
+        sampler_module, "Neighbourhood", lambda *arguments: Neighbourhood(*arguments, least_outcomes=30)
+    )
     result = tune(problem, device="host", isolation=False, trials=300, seconds=60, keep=1, effort="quick")
     assert (result.stopped, result.sampler) == ("gain", "local")
     assert result.expected_gain is not None

@@ -20,9 +20,8 @@ from tilewright.runtime.device.known import KNOWN
 from tilewright.tuner.choose.forecast import Forecast
 from tilewright.tuner.choose.shortlist import shortlist
 from tilewright.tuner.search.gaussian import GaussianSampler
-from tilewright.tuner.search.local import LocalSampler
 from tilewright.tuner.search.outcomes import ExhaustedError
-from tilewright.tuner.search.sampler import ExhaustiveSampler, RandomSampler, VariantSampler
+from tilewright.tuner.search.sampler import ExhaustiveSampler, LocalSampler, RandomSampler, VariantSampler
 from tilewright.tuner.search.space import Dimension, Space
 
 pytestmark = pytest.mark.fast

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import tilewright
-from stored import DEVICE, INFO, PROBLEM, journal_of_points, make
+from stored import DEVICE, INFO, PROBLEM, make
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import StoreError
 from tilewright.codegen.families import parse
@@ -28,7 +28,7 @@ from tilewright.tuner.bench.rows import BenchResult
 from tilewright.tuner.bench.stored import read_bench
 from tilewright.tuner.choose.forecast import Forecast
 from tilewright.tuner.recording.files import Entry, Recording, read_cache_file, write_cache_file
-from tilewright.tuner.recording.journal import Journal, journals_of, read_journal, studies
+from tilewright.tuner.recording.journal import Journal, journals_of, read_journal
 from tilewright.tuner.recording.points import config_of
 from tilewright.tuner.report.benched import commands_of
 from tilewright.tuner.report.charts import Dot, chart, dots
@@ -157,14 +157,14 @@ def test_trials_of_a_recording_that_this_version_does_not_have_are_counted(
     assert all(trial.variant.startswith(trial.config.family) for trial in tuning.trials if trial.config)
 
 
-def test_trials_of_a_journal_that_this_version_does_not_have_are_listed_and_counted(tmp_path: Path) -> None:
+def test_trials_that_this_version_does_not_have_are_listed_and_counted(tmp_path: Path) -> None:
     names = {"family": ("dmma",), "fragments": ("ahead", "double"), "speed": ("absent", 2), "split_k": (1, 2)}
     points = tuple(itertools.product((0,), (0, 1), (0, 1), (0, 1)))
-    problem = Problem.parse("1024", "double")
-    entries = {point[1:]: Entry("ok", 10.0 + place, error=0.25) for place, point in enumerate(points)}
-    (tmp_path / "trials").mkdir()
-    journal_of_points(tmp_path / "trials", problem, DEVICE, names, entries)
-    tuning = tuning_of(Store(tmp_path, tmp_path / "none"), problem, DEVICE, None, None)
+    entries = {point: Entry("ok", 10.0 + place, (), error=0.25) for place, point in enumerate(points)}
+    dimensions = tuple(Dimension(*each) for each in names.items())
+    file = tmp_path / "recording.json"
+    write_cache_file(file, Recording(H200.name, "gemm double nn", (1024, 1024, 1024), dimensions, entries))
+    tuning = tuning_of(Store(tmp_path, tmp_path / "none"), None, None, file, None)
     assert (tuning.record, tuning.winner[1:]) == (None, ("dmma:fragments=ahead,split_k=1", 10.0))
     assert [trial.entry.time_us for trial in tuning.trials] == [10.0 + place for place in range(8)]
     assert [trial.config for trial in tuning.trials] == [
@@ -226,41 +226,6 @@ def test_a_journal_that_holds_nothing_is_read(tmp_path: Path) -> None:
     assert (dict(read.entries), read.problem) == ({}, PROBLEM)
 
 
-NAMES = {"family": ("tiled",), "tile_width": (4, 8, 16), "unroll": (8,)}
-
-
-def test_a_journal_of_points_is_read_beside_those_of_configs(tmp_path: Path) -> None:
-    """As versions before this one wrote it: their digests are others, so that it is of other versions."""
-    first = journal_of_points(tmp_path, PROBLEM, DEVICE, NAMES, {(1,): OK, (2,): LATE})
-    ours = (("compiler", "1"),)
-    second = journal(tmp_path, ours, 10.0)
-    os.utime(first, (5.0, 5.0))
-    journal_of_points(tmp_path, Problem(1, 2, 3), DEVICE, NAMES, {(1,): OK})
-    assert studies(tmp_path)[f"1024x768x512-float-nn {DEVICE}"] in ([first, second], [second, first])
-    assert journals_of(tmp_path, DEVICE, PROBLEM, ours) == [(second, True), (first, False)]
-    old, new = read_journal(first), read_journal(second)
-    assert outcomes(old) == outcomes(new) == {parse("tiled:8"): OK, parse("tiled:16"): LATE}
-    assert (old.problem, old.device_name) == (new.problem, new.device_name) == (PROBLEM, DEVICE)
-    with pytest.warns(UserWarning, match="is no journal of this search"):  # positions are no configs
-        assert not Journal(first, f"1024x768x512-float-nn {DEVICE} {first.stem}").entries
-
-
-BROKEN_POINTS = (
-    "[3]", "[-1]", "[]", "[1,1]", "[true]", "[1.0]", '["1"]', "[[1]]", "1", "null", '"1"', "[" * 5000, "[1e999]",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("point", BROKEN_POINTS, ids=lambda each: each[:20])
-def test_a_journal_of_points_gives_its_whole_lines(tmp_path: Path, point: str) -> None:
-    path = journal_of_points(tmp_path, PROBLEM, DEVICE, NAMES, {(1,): OK})
-    head, line = path.read_text().splitlines()
-    bad = f'{{"point":{point},"time_us":5.0,"status":"ok"}}'
-    good = line.replace("[1]", "[2]")
-    again = line.replace("10.0", "11.0")
-    path.write_text("\n".join((head, bad, line, "\x00", line[:-9], again, good)))
-    assert outcomes(read_journal(path)) == {parse("tiled:8"): OK, parse("tiled:16"): OK}
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -270,11 +235,7 @@ def test_a_journal_of_points_gives_its_whole_lines(tmp_path: Path, point: str) -
         '{"format":"tilewright trials 3","study":"8x8x8-float-nn host x"}',
         '{"format":"tilewright trials 2","study":"8x8x8-float-nn"}',
         '{"format":"tilewright trials 2"}',
-        '{"format":"tilewright trials 1","study":"8x8x8-float-nn host x"}',
-        '{"format":"tilewright trials 1","study":"8x8x8-float-nn host x","dimensions":[["x",5]]}',
-        '{"format":"tilewright trials 1","study":"8x8x8-float-nn host x","dimensions":[["x",[1,1]]]}',
-        '{"format":"tilewright trials 1","study":"8x8x8-float-nn host x","dimensions":[["x",[]]]}',
-        '{"format":"tilewright trials 1","study":"8x8x8-float-nn host x","dimensions":[["x",[[1],[2]]]]}',
+        '{"format":"tilewright trials 1","study":"8x8x8-float-nn host x","dimensions":[["x",[1,2]]]}',
     ],
     ids=lambda text: text[:60],
 )
@@ -340,7 +301,6 @@ def test_a_page_of_very_many_trials_stays_small(tmp_path: Path) -> None:
     write_cache_file(
         tmp_path / "r.json",
         Recording("NVIDIA H200", "gemm float nn", (64, 64, 64), tuple(names), entries),
-        restricted=False,
     )
     tuning = tuning_of(Store(tmp_path, tmp_path / "none"), None, None, tmp_path / "r.json", None)
     page = tuning_page(tuning, "again")

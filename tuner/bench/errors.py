@@ -39,18 +39,13 @@ def error_kinds(device: Device, problem: Problem, contenders: Mapping[str, Launc
 
 def _repeated(device: Device, block: Any, size: int, axis: int, trans: bool) -> Operand:
     """An operand with `size` rows (axis 0) or columns (axis 1), which repeat those of a block."""
-    rows, cols = (size, block.shape[1]) if axis == 0 else (block.shape[0], size)
-    if trans:
-        rows, cols = cols, rows
+    lines, is_stored_by_line = block.T if axis else block, trans == bool(axis)
+    rows, cols = (size, lines.shape[1]) if is_stored_by_line else (lines.shape[1], size)
     buffer = device.allocate(4 * rows * cols)
     array = buffer.array("float32", (rows, cols))
-    matrix = array.T if trans else array
+    repeated = array if is_stored_by_line else array.T
     for start in range(0, size, BLOCK):
-        part = slice(start, start + BLOCK), slice(0, size - start)
-        if axis == 0:
-            matrix[part[0]] = block[part[1]]
-        else:
-            matrix[:, part[0]] = block[:, part[1]]
+        repeated[start : start + BLOCK] = lines[: size - start]
     return Operand(buffer.pointer, rows, cols, cols, trans, buffer)
 
 

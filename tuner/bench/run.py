@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...codegen.config import Config
-from ...codegen.errors import ShapeError, TilewrightError, TuningError, absolute, check
+from ...codegen.errors import TilewrightError, TuningError, absolute
 from ...codegen.problem import Grade, Problem
 from ...runtime.device.detect import choose
 from ...runtime.device.protocol import DeviceInfo
@@ -17,6 +17,7 @@ from ...runtime.store.record import Status
 from ..measure.child import Child, ChildDiedError
 from ..measure.evaluate import one_line, status_of
 from ..measure.pipeline import MAX_RESTARTS, OPEN_LIMIT_S
+from ..plan import check_work
 from ..settings import BENCH_SECONDS
 from .rows import BenchResult, BenchRow, Setting
 
@@ -56,11 +57,7 @@ def bench(
     one that cannot be opened.
     """
     for problem in problems:
-        check(
-            min(problem.m, problem.n, problem.k) > 0,
-            f"nothing to time in {problem}: a dimension is 0; name a shape without",
-            ShapeError,
-        )
+        check_work(problem, "time")
     info = choose(device).info
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     rows = list(itertools.product(problems, configs or (None,)))

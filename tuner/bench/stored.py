@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
-from ...codegen.arch import arch_named
 from ...codegen.errors import ConfigError, TilewrightError, check
 from ...codegen.problem import Problem
 from ...codegen.reading import read_named, reason_of
@@ -57,7 +56,7 @@ def _device(document: dict[str, Any]) -> DeviceInfo:
             raise ConfigError(f"it has no facts of {name!r}")
         return info
     _check_numbers(facts)
-    info = cast(DeviceInfo, decode(DeviceInfo, {**facts, "arch": arch_named(facts["arch"])}, "device_facts"))
+    info = cast(DeviceInfo, decode(DeviceInfo, facts, "device_facts"))
     complete = info.clock_mhz > 0 and info.bandwidth_gbs > 0 and info.sm_count > 0
     check(complete, "device_facts needs clock_mhz, bandwidth_gbs and sm_count")
     return info

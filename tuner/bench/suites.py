@@ -45,7 +45,7 @@ def suite_problems(
         names, endings = suite_names(), ", ".join(_READERS)
         text = f"suite must be a file ending in {endings} or one of {', '.join(names)}, got {name!r}"
         check(name in names, text + meant(name, names))
-        data, entries = _folder().joinpath(f"{name}.toml").read_bytes(), _toml
+        data, entries = _folder().joinpath(f"{name}.toml").read_bytes(), _READERS[".toml"]
     else:
         data = read_named("suite", check_path("suite", name) or Path(), _MAX_BYTES)
     problems: dict[Problem, None] = {}
@@ -81,14 +81,6 @@ def _problem(entry: object, dtype: object, trans: str, accuracy: object) -> Prob
     return problem
 
 
-def _toml(text: str) -> Iterator[tuple[str, object]]:
-    return _numbered(tomllib.loads(text))
-
-
-def _json(text: str) -> Iterator[tuple[str, object]]:
-    return _numbered(json.loads(text))
-
-
 def _numbered(document: Any) -> Iterator[tuple[str, object]]:
     """Entries of a list, or of `shapes` in a table, each after the words that name it."""
     shapes = document.get("shapes") if isinstance(document, dict) else document
@@ -108,4 +100,8 @@ def _csv(text: str) -> Iterator[tuple[str, object]]:
             yield f"line {rows.line_num}: ", named if len(cells) <= len(header) else cells
 
 
-_READERS: dict[str, Callable[[str], Iterator[tuple[str, object]]]] = {".toml": _toml, ".json": _json, ".csv": _csv}
+_READERS: dict[str, Callable[[str], Iterator[tuple[str, object]]]] = {
+    ".toml": lambda text: _numbered(tomllib.loads(text)),
+    ".json": lambda text: _numbered(json.loads(text)),
+    ".csv": _csv,
+}

@@ -6,37 +6,34 @@ outcomes that were sent.
 """
 
 import contextlib
-import errno
 import json
 import queue
 import secrets
-import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from distributed import Client, KilledWorker
+from distributed import Client, Future, KilledWorker
 
 from ...codegen.errors import ConfigError, StoreError, TuningError, check
 from ...codegen.legality import serves
 from ...codegen.problem import Problem
 from ...codegen.reading import read_named
-from ...runtime.files import UNSEEN
+from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.store import Store
 from ...runtime.store.versions import generator_version
-from ..ending import noting_signals
+from ..ending import noting_signals, watched
 from ..recording.journal import spared_journal
 from ..result import Result
 from ..search.candidates import MOST_BYTES
-from .jobs import Attempt, Job, StoreView, TaskEnd
+from .jobs import Attempt, Job, StoreView
 from .link import RETURN_S
-from .messages import Asks, Begins, ClusterProgress, Ends, Fails, Loses, Task, Tells, read
-from .models import resources
-from .worker import answer, end_searches, seat_of, work
+from .messages import Asks, Begins, ClusterProgress, Ends, Fails, Loses, Task, Tells, device_of, read
+from .worker import answer, end_searches, facts, seat_of, seat_read, work
 
 _LOOK_S = 0.5
 """Seconds between two questions to the scheduler for its workers."""
@@ -46,6 +43,39 @@ _AT_ONCE = 1000
 """Messages that are handled before journals are synced."""
 _REFUSALS = 10
 """Refused messages that are shown: a worker may send any number."""
+
+
+def resources(client: Client) -> dict[str, dict[str, float]]:
+    """The resources of each worker, by its address. Raises OSError, RuntimeError where the scheduler is gone."""
+    return {address: each["resources"] for address, each in client.scheduler_info(n_workers=-1)["workers"].items()}
+
+
+def model(client: Client, device_key: str, note: Callable[[str], None]) -> DeviceInfo:
+    """Facts of the workers' devices, after a wait for a worker; `device_key` is the model, empty for the only one. Each
+    notice goes to `note`. Raises ConfigError where there are several models and no key."""
+    waited = False
+    noted: set[str] = set()
+    while True:
+        names = [(worker, name) for worker, each in resources(client).items() for name, count in each.items() if count]
+        seats = {worker: seat for worker, name in names if (seat := seat_read(name))}
+        others = {version for version, _ in seats.values()} - {generator_version()}
+        if others - noted:
+            noted |= others
+            versions = ", ".join(sorted(others))
+            note(f"workers of tilewright {versions} get nothing: this is {generator_version()}; install the same there")
+        ours = {worker: key for worker, (version, key) in seats.items() if version == generator_version()}
+        keys = sorted({*ours.values()})
+        if not device_key and len(keys) > 1:
+            raise ConfigError(f"the workers have {', '.join(keys)}; name one of them by --device-key")
+        worker = next((worker for worker, key in ours.items() if key == (device_key or key)), None)
+        if worker is not None:
+            with contextlib.suppress(OSError, KeyError):  # the worker is gone
+                return device_of(json.loads(client.run(facts, workers=[worker])[worker]))
+        elif not waited:
+            waited = True
+            there = f"there are {', '.join(keys)}" if keys else "there is none yet"
+            note(f"waiting for a worker{f' with a {device_key}' if device_key else ''}; {there}")
+        time.sleep(0.5)
 
 
 class Tuning:
@@ -67,11 +97,12 @@ class Tuning:
         """Signals that asked for the end."""
         self.client = client
         """The client in use: another one once the scheduler went away and came back."""
-        self._options, self._progress = options, progress
+        self._options, self._progress = options, watched(progress, self.interrupted)
         self._seat, self._key = seat_of(device_key), device_key
         self._jobs = [Job(*each) for each in enumerate(problems)]
         self._waiting = deque(sorted(range(len(problems)), key=lambda n: -problems[n].flops))
         self._under_way: set[int] = set()
+        """Numbers of the problems that were handed out and have neither a result nor failed."""
         self._attempts: dict[str, Attempt] = {}
         self._events: queue.Queue[tuple[str, object]] = queue.Queue()
         """Topics and texts of messages, and ends of tasks, in the order they came."""
@@ -83,7 +114,7 @@ class Tuning:
         self._refused: set[str] = set()
         self._answering = ThreadPoolExecutor(_ANSWERS, "answers")
         files = sorted(spaces.glob("*.toml")) if spaces else []
-        self._spaces = tuple((file.name, read_named("space", file, MOST_BYTES).decode()) for file in files)
+        self._spaces = {file.name: read_named("space", file, MOST_BYTES).decode() for file in files}
         self._store = StoreView(store, device_key)
         self._subscribe()
 
@@ -102,23 +133,11 @@ class Tuning:
                 if self.interrupted and not stopped:
                     stopped = True
                     self._stop()
-                with self._watched():
-                    if self._lost or self.client.status != "running":
-                        self._reconnect(back)
-                    self._look(back is None)
-                    self._hand_out()
-                    self._hear(0.1)
-
-    @contextlib.contextmanager
-    def _watched(self) -> Iterator[None]:
-        """Context in which a lost terminal, or a reader of a pipe that ended, ends the run as a signal does."""
-        try:
-            yield
-        except OSError as error:
-            if error.errno not in UNSEEN:
-                raise
-            self._progress = ClusterProgress()
-            self.interrupted += [signal.SIGHUP] * (error.errno != errno.ENOSPC)
+                if self._lost or self.client.status != "running":
+                    self._reconnect(back)
+                self._look(back is None)
+                self._hand_out()
+                self._hear(0.1)
 
     def _look(self, own: bool) -> None:
         """Count the devices, every _LOOK_S seconds."""
@@ -141,11 +160,10 @@ class Tuning:
             number = self._waiting.popleft()
             self._under_way.add(number)
             job = self._jobs[number]
-            task = Task(self._topic, number, job.problem, tuple(self._options.items()), self._spaces)
+            task = Task(self._topic, number, job.problem, self._options, self._spaces)
             key = f"{self._topic}-{number}-{secrets.token_hex(4)}"
-            end = self._topic, TaskEnd(number, key)
-            job.future = self.client.submit(work, task.text(), key=key, pure=False, resources={self._seat: 1})
-            job.future.add_done_callback(lambda _, end=end: self._events.put(end))
+            job.future = self.client.submit(work, task, key=key, pure=False, resources={self._seat: 1})
+            job.future.add_done_callback(lambda future, topic=self._topic: self._events.put((topic, future)))
 
     def _hear(self, seconds: float) -> None:
         """Handle the messages that have come, write their trials into journals, each synced once, and store winners."""
@@ -155,19 +173,17 @@ class Tuning:
                 events.append(self._events.get())
             try:
                 for text in (text for topic, text in events if topic == self._topic):
-                    with self._watched():
-                        self._handle(text)
+                    self._handle(text)
             finally:
                 self._write()
         while self._unsaved:
-            with self._watched():
-                self._save(*self._unsaved.popleft())
+            self._save(*self._unsaved.popleft())
             if not self._events.empty():
                 break
 
     def _handle(self, event: object) -> None:
         """Handle the end of a task or the text of a message, which may be refused."""
-        if isinstance(event, TaskEnd):
+        if isinstance(event, Future):
             self._end_task(event)
             return
         try:
@@ -188,7 +204,9 @@ class Tuning:
         job = self._jobs[message.number]
         if job.future is None:
             raise StoreError("of a problem that nobody is at")
-        if job.over:  # its worker died before Dask heard of the end: this one gets another problem
+        if (
+            job.number not in self._under_way
+        ):  # its worker died before Dask heard of the end: this one gets another problem
             with contextlib.suppress(OSError, RuntimeError):
                 job.future.cancel()
             return
@@ -216,7 +234,7 @@ class Tuning:
         elif isinstance(message, Loses):
             where = attempt.device.uuid or attempt.device.name
             self._progress.note(f"{attempt.worker}: its device {where} is lost, and gets no more: {message.reason}")
-        elif attempt.job.over:
+        elif attempt.job.number not in self._under_way:  # it has a result already, or has failed
             return
         elif isinstance(message, Fails):
             self._fail(attempt.job, message.reason)
@@ -227,7 +245,7 @@ class Tuning:
             good = serves(result.best.config, problem, attempt.device)
             check(good, "a winner that cannot serve its problem", StoreError)
             self._unsaved.append((attempt.job, result))
-            self._close(attempt.job)
+            self._under_way.remove(attempt.job.number)
             self._hand_out()  # before storing the winner, which takes a while
 
     def _add_trial(self, attempt: Attempt, message: Tells) -> None:
@@ -257,22 +275,18 @@ class Tuning:
         self._progress.ended(result)
 
     def _fail(self, job: Job, reason: str) -> None:
-        self._close(job)
+        self._under_way.remove(job.number)
         self._progress.failed(job.problem, reason)
 
-    def _close(self, job: Job) -> None:
-        job.over = True
-        self._under_way.discard(job.number)
-
-    def _end_task(self, end: TaskEnd) -> None:
+    def _end_task(self, future: Future) -> None:
         """Handle the end of a task, all messages of which came before."""
-        job = self._jobs[end.number]
-        if job.over or job.future is None or job.future.key != end.key:
+        job = next((job for job in map(self._jobs.__getitem__, self._under_way) if job.future is future), None)
+        if job is None:
             return
-        if job.future.status in ("cancelled", "lost"):
+        if future.status in ("cancelled", "lost"):
             self._lost = True
-        elif job.future.status == "error":
-            error = job.future.exception()
+        elif future.status == "error":
+            error = future.exception()
             reason = f"unexpected {type(error).__name__}: {error}"
             self._fail(job, "each worker that had it died" if isinstance(error, KilledWorker) else reason)
         else:

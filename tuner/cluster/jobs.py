@@ -29,16 +29,6 @@ class Job:
     problem: Problem
     future: Future | None = None
     """Dask's future; None before the problem is handed out."""
-    over: bool = False
-    """Whether the problem has a result or has failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskEnd:
-    """The end of a Dask task, by the number of its problem and the key of its future."""
-
-    number: int
-    key: str
 
 
 @dataclass(slots=True)

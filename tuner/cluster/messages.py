@@ -4,14 +4,11 @@ A worker answers for nothing but its measurements: the client refuses a message 
 problem with a StoreError, and the message changes nothing.
 """
 
-import dataclasses
 import json
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
-from typing import Any, TypeAlias, cast, get_args, get_type_hints
+from typing import Any, TypeAlias, cast, get_args
 
-from ...codegen.arch import arch_named
 from ...codegen.config import Config
 from ...codegen.errors import StoreError, TilewrightError, check
 from ...codegen.families import parse
@@ -37,27 +34,16 @@ class Task:
     number: int
     """Place of the problem among the client's."""
     problem: Problem
-    options: tuple[tuple[str, Any], ...]
+    options: dict[str, Any]
     """Arguments of `tune`, names and plain values; configs as text."""
-    spaces: tuple[tuple[str, str], ...]
+    spaces: dict[str, str]
     """The user's own space files, names and texts: there is no shared file system."""
-
-    def text(self) -> str:
-        """The task as JSON."""
-        return json.dumps({**dataclasses.asdict(self), "problem": encode(self.problem)})
-
-    @classmethod
-    def read(cls, text: str) -> "Task":
-        """The task of a client's JSON. It is not checked: a client can run any code on a worker."""
-        fields = json.loads(text)
-        options, spaces = (tuple(map(tuple, fields[name])) for name in ("options", "spaces"))
-        problem = cast(Problem, decode(Problem, fields["problem"], "problem"))
-        return cls(fields["topic"], fields["number"], problem, options, spaces)
 
 
 @dataclass(frozen=True, slots=True)
 class Asks:
-    """A worker has a problem in hand and asks for its earlier outcomes; the client's answer names the attempt."""
+    """A worker has a problem in hand and asks for its earlier outcomes; the client's answer names the attempt. Raises
+    ValueError for a device that cannot be."""
 
     attempt: str
     number: int
@@ -65,6 +51,10 @@ class Asks:
     """Address of the worker."""
     device: DeviceInfo
     versions: tuple[tuple[str, str], ...]
+
+    def __post_init__(self) -> None:
+        if not _can_be(self.device):
+            raise ValueError("a device that cannot be")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +105,7 @@ class Ends:
         result, best, contenders = self.result, self.result.best, self.result.contenders
         good = (best.problem, best.device, best.status) == (result.problem, result.device.key, Status.OK)
         good &= bool(contenders) and contenders[0].config == best.config and any(c.config is None for c in contenders)
-        good &= result.seconds > 0 and MOST_TRIALS >= result.trials >= result.resumed >= 0
+        good &= _can_be(result.device) and result.seconds > 0 and MOST_TRIALS >= result.trials >= result.resumed >= 0
         if not good:
             raise ValueError("a result that does not agree with itself")
 
@@ -140,7 +130,6 @@ class Loses:
 
 Message: TypeAlias = Asks | Begins | Tells | Ends | Fails | Loses
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Message)}
-_hints = cache(get_type_hints)
 
 
 class ClusterProgress:
@@ -167,7 +156,7 @@ class ClusterProgress:
 
 def written(message: Message) -> str:
     """A message as text. Raises StoreError for a number that is not finite."""
-    return json.dumps({"kind": type(message).__name__, **_fields(message)})
+    return json.dumps({"kind": type(message).__name__, **cast(dict[str, Any], encode(message))})
 
 
 def read(text: object) -> Message:
@@ -177,41 +166,20 @@ def read(text: object) -> Message:
         fields = json.loads(cast(str, text))
         kind = fields.pop("kind")
         check(isinstance(kind, str) and kind in _KINDS, f"of no known kind: {kind!r:.40}", StoreError)
-        return cast(Message, _of_fields(_KINDS[kind], fields))
+        return cast(Message, decode(_KINDS[kind], fields, kind))
     except StoreError:
         raise
-    except (TilewrightError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except (TilewrightError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"{type(error).__name__}: {error!s:.200}") from error
 
 
-def device_of(facts: dict[str, Any]) -> DeviceInfo:
-    """The device of `packed` facts. Raises StoreError, ConfigError, TypeError or KeyError for anything else."""
-    fields = {name: _value(DeviceInfo, name, value) for name, value in facts.items() if name != "arch"}
-    info = DeviceInfo(arch=arch_named(facts["arch"]), **fields)
-    counts = info.sm_count, info.memory_bytes, info.clock_mhz, info.bandwidth_gbs
-    check(all(each > 0 for each in counts) and bool(info.key), "a device that cannot be", StoreError)
+def device_of(facts: object) -> DeviceInfo:
+    """The device of encoded facts. Raises StoreError for anything else."""
+    info = cast(DeviceInfo, decode(DeviceInfo, facts, "device"))
+    check(_can_be(info), "a device that cannot be", StoreError)
     return info
 
 
-def _fields(value: Message | Result) -> dict[str, Any]:
-    """Fields of a message or a result as JSON."""
-    fields: dict[str, Any] = {}
-    for field in dataclasses.fields(value):
-        item = getattr(value, field.name)
-        if isinstance(item, DeviceInfo | Entry):
-            fields[field.name] = item.packed()
-        else:
-            fields[field.name] = _fields(item) if isinstance(item, Result) else encode(item)
-    return fields
-
-
-def _of_fields(kind: Any, fields: dict[str, Any]) -> Any:
-    """The message or the result of such fields, each of its type."""
-    return kind(**{name: _value(kind, name, value) for name, value in fields.items()})
-
-
-def _value(kind: Any, name: str, value: Any) -> Any:
-    hint = _hints(kind)[name]
-    if hint is DeviceInfo:
-        return device_of(value)
-    return _of_fields(Result, value) if hint is Result else decode(hint, value, name)
+def _can_be(info: DeviceInfo) -> bool:
+    counts = info.sm_count, info.memory_bytes, info.clock_mhz, info.bandwidth_gbs
+    return all(each > 0 for each in counts) and bool(info.key)

@@ -30,6 +30,7 @@ from ...codegen.problem import Problem
 from ...runtime.device.detect import choose, compiler_for
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.locks import Lock
+from ...runtime.store.codec import encode
 from ...runtime.store.record import Record, Status
 from ...runtime.store.versions import generator_version, versions_of
 from ..measure.child import Child, ChildDiedError, kept_between_runs
@@ -106,7 +107,7 @@ def dask_teardown(worker: Worker) -> None:
 
 def facts() -> str:
     """Facts of this worker's device as JSON; called by the client."""
-    return json.dumps(_here[0].packed())
+    return json.dumps(encode(_here[0]))
 
 
 def answer(attempt: str, text: str) -> None:
@@ -182,9 +183,9 @@ class Attempt(Progress):
         self.check()
 
 
-def work(text: str) -> None:
+def work(task: Task) -> None:
     """Tune a problem on this worker's device, as a Dask task. The outcome is a message, not the task's value."""
-    attempt, info = Attempt(Task.read(text)), _here[0]
+    attempt, info = Attempt(task), _here[0]
     with _serving(), contextlib.suppress(_GoneError):
         attempt.say(_outcome(attempt, info))
 
@@ -238,9 +239,8 @@ def _outcome(attempt: Attempt, info: DeviceInfo) -> Message:
 def _tuned(attempt: Attempt, info: DeviceInfo, files: dict[str, Any], folder: Path) -> Result:
     """The result of `tune`, whose store is a folder with the client's files."""
     task = attempt.task
-    options = dict(task.options)
-    options["configs"] = tuple(map(parse, options.get("configs", ())))
-    for place, texts in {**files, "spaces": dict(task.spaces)}.items():
+    options = {**task.options, "configs": tuple(map(parse, task.options.get("configs", ())))}
+    for place, texts in {**files, "spaces": task.spaces}.items():
         (folder / place).mkdir()
         for name, text in texts.items():
             check(Path(name).name == name, f"no name of a file: {name!r}", ConfigError)

@@ -70,6 +70,11 @@ class Child:
         """The first job without an answer; None while the process is idle."""
         return self.jobs[0][0] if self.jobs else None
 
+    @property
+    def begun(self) -> float:
+        """Time at which the process began its first job, by time.monotonic(); infinity while the process is idle."""
+        return self.deadline - (self.jobs[0][1] if self.jobs else 0.0)
+
     def send(self, question: tuple[Any, ...], job: Any, limit_s: float) -> None:
         """Send the name of a worker's method and its arguments; the answer is due `limit_s` seconds after the answer
         before it. Raises ChildDiedError."""

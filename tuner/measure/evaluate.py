@@ -19,7 +19,7 @@ from ...runtime.check.verify import Verdict, Verifier, compile_check
 from ...runtime.device.cache import compile_cached
 from ...runtime.device.detect import open_device
 from ...runtime.device.protocol import Device, DeviceInfo, Launch
-from ...runtime.locks import Lock
+from ...runtime.locks import CachedProperty, Lock
 from ...runtime.product.kernel import prepare
 from ...runtime.store.record import Accuracy, Measurement, Record, Status
 from ...runtime.store.versions import versions_of
@@ -153,23 +153,19 @@ class Bench:
         LaunchError, and ConfigError where every config is wrong.
         """
         with self.device.entered():
-            contenders: dict[Config | None, Launch] = {
-                config: prepare(self.device, self.problem, config).launch for config in configs
-            }
+            launches = {config: prepare(self.device, self.problem, config).launch for config in configs}
             verifier = self._verifier if brief else Verifier(self.device, self.problem, seed=101)
-            verdicts: dict[Config | None, Verdict] = {c: verifier.check(launch) for c, launch in contenders.items()}
+            verdicts: dict[Config | None, Verdict] = {c: verifier.check(launch) for c, launch in launches.items()}
+            configs = tuple(config for config in launches if not verdicts[config].reason)
+            if not configs:
+                wrong, verdict = next(iter(verdicts.items()))
+                raise ConfigError(f"{wrong} is wrong on fresh data: {verdict.reason}")
+            contenders: dict[Config | None, Launch] = {config: launches[config] for config in configs}
             with suppress(DeviceError, LaunchError):
                 vendor = self.device.vendor(self.problem)
                 verdicts[None] = verifier.check(vendor)
-                contenders[None] = vendor
-            wrong = [config for config in configs if verdicts[config].reason]
-            if len(wrong) == len(configs):
-                raise ConfigError(f"{wrong[0]} is wrong on fresh data: {verdicts[wrong[0]].reason}")
-            for config in wrong:
-                del contenders[config]
-            if brief and None in contenders and verdicts[None].reason:
-                del contenders[None]
-            configs = tuple(config for config in configs if config in contenders)
+                if not (brief and verdicts[None].reason):
+                    contenders[None] = vendor
             plan = TimingPlan.side_by_side(self.device)
             timer = self._timer if brief else Timer(self.device, self.problem, seed=103, plan=plan)
             alone_us = {config: timer.ready(contenders[config]).first_us for config in configs}
@@ -227,17 +223,15 @@ class InProcess:
         self._device = open_device(info) if device is None else device
         self._pool = ThreadPoolExecutor(threads, "compiler")
         self._waiting: dict[Future[float], Config] = {}
-        self._made: Bench | None = None
 
-    @property
+    @CachedProperty
     def _bench(self) -> Bench:
         """The bench, which is made while threads compile: without a cache it has much to compile too."""
-        if self._made is None:
-            self._made = Bench(self._device, self._problem)
-            if self._brief and not self._info.arch.is_host:
-                with suppress(*FAILURES):
-                    self._made.warm()  # compilers are under way, so this takes no time of its own
-        return self._made
+        bench = Bench(self._device, self._problem)
+        if self._brief and not self._info.arch.is_host:
+            with suppress(*FAILURES):
+                bench.warm()  # compilers are under way, so this takes no time of its own
+        return bench
 
     def room(self) -> int:
         """Number of variants to submit, so that no thread waits."""

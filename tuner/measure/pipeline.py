@@ -75,8 +75,6 @@ class Isolated:
         self._restarts = 0
         self.given_up = ""
         """The crashes that ended the run; empty while it goes on."""
-        self._begun = 0.0
-        """Time at which the worker began its first job, by time.monotonic()."""
         self._incumbent: Record | None = None
         self._started = time.monotonic()
         self._spans: list[tuple[float, float]] = []
@@ -126,8 +124,6 @@ class Isolated:
                 record = replace(self._records[waiting.code], config=waiting.config)
                 self._out.append(Tried(record, Phases(compile_s=waiting.compile_s)))
                 continue
-            if not self._worker.jobs:
-                self._begun = time.monotonic()
             incumbent_s = self._incumbent.median_us / 1e6 if self._incumbent else 0.0
             limit_s = max(TRY_LIMIT_S, TRY_OVER_INCUMBENT * incumbent_s)
             self._send(self._worker, ("try_variant", waiting.config, stop_above_us), waiting, limit_s)
@@ -161,7 +157,7 @@ class Isolated:
 
     def _read(self, child: Child) -> None:
         """Take a child's answer to its first job."""
-        job = child.job
+        job, begun = child.job, child.begun
         try:
             answer = child.receive()
         except ChildDiedError as error:
@@ -173,7 +169,7 @@ class Isolated:
             self._opened = True
             return
         if child is self._worker:
-            self._count_busy()
+            self._spans.append((begun, time.monotonic()))
         if isinstance(answer, Exception):
             self._failed(job, status_of(answer), one_line(answer))
         elif child is self._worker:
@@ -197,11 +193,6 @@ class Isolated:
         if tried.record.median_us < (self._incumbent.median_us if self._incumbent else math.inf):
             self._incumbent = tried.record
 
-    def _count_busy(self) -> None:
-        now = time.monotonic()
-        self._spans.append((self._begun, now))
-        self._begun = now  # the next job, if there is one, begins now
-
     def _died(self, child: Child, status: Status, reason: str) -> None:
         """Start a fresh process for one that ended or is overdue. Its first job takes the blame; the next worker gets
         the others."""
@@ -213,7 +204,7 @@ class Isolated:
             return
         job = child.job
         if job is not None:
-            self._count_busy()
+            self._spans.append((child.begun, time.monotonic()))
             child.jobs.popleft()
             if not job.check:
                 self._failed(job, status, reason)

@@ -12,7 +12,7 @@ import math
 import re
 import warnings
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,18 +69,14 @@ class Recording:
     @classmethod
     def of(cls, problem: Problem, device_name: str, entries: Mapping[Config, Entry]) -> "Recording":
         """The recording of a search of our own, over the values that occur; its `problem` is this one."""
-        if not entries:
-            return cls.at_points(problem, device_name, (), {})
-        space = space_of(entries)
-        at_points = dict(zip(space.points, entries.values(), strict=True))
-        return cls.at_points(problem, device_name, space.dimensions, at_points)
-
-    @classmethod
-    def at_points(
-        cls, problem: Problem, device_name: str, dimensions: tuple[Dimension, ...], entries: Mapping[Point, Entry]
-    ) -> "Recording":
-        """The recording of a search of our own, from outcomes at points."""
-        return cls(device_name, f"gemm {problem.kind}", (problem.m, problem.n, problem.k), dimensions, entries)
+        space = space_of(entries) if entries else None
+        return cls(
+            device_name=device_name,
+            kernel_name=f"gemm {problem.kind}",
+            problem_size=(problem.m, problem.n, problem.k),
+            dimensions=space.dimensions if space else (),
+            entries=dict(zip(space.points, entries.values(), strict=True)) if space else {},
+        )
 
     @property
     def problem(self) -> Problem | None:
@@ -127,9 +123,10 @@ def read_cache_file(path: Path) -> Recording:
         raise ConfigError(f"not a recording: {path}: {error}") from error
     except (*_BROKEN, zlib.error) as error:
         raise ConfigError(f"not a Kernel Tuner cache file: {path}: {reason_of(error)}") from error
-    lines_of_keys = _lines_of(odd, text)
-    lines = sorted({*broken, *itertools.chain(*lines_of_keys.values())})
-    if dropped := len(lines) + len({*odd} - lines_of_keys.keys()):
+    numbered = enumerate(text.split("\n") if odd else (), 1)
+    odd_at = {place: keys for place, line in numbered if (keys := _rows(line)[0].keys() & odd)}
+    lines = sorted({*broken, *odd_at})
+    if dropped := len(lines) + len(odd.difference(*odd_at.values())):
         where = f", in {in_lines(lines)}" if lines else ""
         warnings.warn(f"{path} is damaged: rows dropped: {dropped}{where}", stacklevel=2)
     return recording
@@ -166,19 +163,7 @@ def _rows(line: str) -> tuple[dict[str, Any], bool]:
     return rows, _CLOSED.fullmatch(line, end) is not None  # the last row may close the document too
 
 
-def _lines_of(keys: Iterable[str], text: str) -> dict[str, list[int]]:
-    """Lines by the key that they begin with, of these keys; a key further along in its line is left out."""
-    wanted = set(keys)
-    lines: dict[str, list[int]] = {}
-    for place, line in enumerate(text.split("\n") if wanted else (), 1):
-        match = _ROW.match(line.lstrip().removeprefix("{"))
-        with contextlib.suppress(ValueError):
-            if match and (key := json.loads(match[1])) in wanted:
-                lines.setdefault(key, []).append(place)
-    return lines
-
-
-def _recording(document: dict[str, Any]) -> tuple[Recording, list[str]]:
+def _recording(document: dict[str, Any]) -> tuple[Recording, set[str]]:
     """The recording of a document, and the keys of its rows that cannot be used. Raises any of _BROKEN."""
     names, choices, rows = document["tune_params_keys"], document["tune_params"], document["cache"]
     check(isinstance(names, list) and all(isinstance(name, str) for name in names), "tune_params_keys are no names")
@@ -187,13 +172,13 @@ def _recording(document: dict[str, Any]) -> tuple[Recording, list[str]]:
     dimensions = tuple(Dimension(name, _choices(name, choices[name])) for name in names)
     places = [{choice: place for place, choice in enumerate(d.choices)} for d in dimensions]
     entries: dict[Point, Entry] = {}
-    odd = []
+    odd = set()
     for key, element in rows.items():
         try:
             point = tuple(place[_value(element[name])] for name, place in zip(names, places, strict=True))
             entries[point] = _entry(element)
         except _BROKEN:
-            odd.append(key)
+            odd.add(key)
     check(bool(entries), "no row is whole")
     size, environment = document.get("problem_size"), document.get("environment")
     recording = Recording(
@@ -257,9 +242,9 @@ def t4_path(path: Path) -> Path:
     return path.with_name(stem + ".t4.json" + (".gz" if path.name.endswith(".gz") else ""))
 
 
-def write_cache_file(path: Path, recording: Recording, *, restricted: bool = True) -> None:
-    """Write a Kernel Tuner cache file, gzipped if the name ends in .gz, whole or not at all. With `restricted` the
-    header has the restrictions that Kernel Tuner needs to search the space. Raises OSError."""
+def write_cache_file(path: Path, recording: Recording) -> None:
+    """Write a Kernel Tuner cache file, gzipped if the name ends in .gz, whole or not at all. Its header has the
+    restrictions that Kernel Tuner needs to search the space. Raises OSError."""
     names = [d.name for d in recording.dimensions]
     header = {
         "device_name": recording.device_name,
@@ -269,7 +254,7 @@ def write_cache_file(path: Path, recording: Recording, *, restricted: bool = Tru
         "tune_params": {d.name: list(d.choices) for d in recording.dimensions},
         "objective": "time",
         **({"environment": dict(recording.environment)} if recording.environment else {}),
-        **({"restrictions": restrictions(recording)} if restricted else {}),
+        "restrictions": restrictions(recording),
         "cache": {},
     }
     lines = []

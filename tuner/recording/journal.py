@@ -14,11 +14,11 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 from ...codegen.config import Config
 from ...codegen.errors import StoreError, TilewrightError, check
@@ -27,14 +27,11 @@ from ...codegen.problem import Problem
 from ...codegen.reading import NotPlainError, opened_plain, read_plain
 from ...runtime.file_lock import file_lock
 from ...runtime.files import OutputWarning, in_lines, set_aside
-from ..search.space import Dimension, Point
 from .entry import Entry
 from .files import MOST_BYTES, Recording
 
 FORMAT = "tilewright trials 2"
-"""Format of journals that are written."""
-_POINTS = "tilewright trials 1"
-"""Format of journals whose header lists dimensions, and whose lines have positions of values in place of a config."""
+"""Format of journals."""
 _LOCK_SECONDS = 30.0
 """Seconds for which a process waits for the lock of a journal."""
 _HEADER_BYTES = 1 << 24
@@ -48,7 +45,6 @@ _BROKEN = (
 """Errors that reading a damaged file or line raises."""
 Versions = tuple[tuple[str, str], ...]
 """Names and versions of what a measured time depends on."""
-V = TypeVar("V")
 
 
 def digest_of(problem: Problem, device_key: str, versions: Versions) -> str:
@@ -112,7 +108,7 @@ class Journal:
         if broken := [number for number, outcome in enumerate(outcomes, 2) if outcome is None]:
             message = f"{self.path} is damaged: trials dropped: {len(broken)}, in {in_lines(broken)}"
             warnings.warn(message, stacklevel=4)
-        return _firsts(filter(None, outcomes))
+        return _firsts(outcomes)
 
     def _append(self, line: bytes) -> None:
         with self.path.open("a+b") as file:
@@ -158,8 +154,8 @@ def problem_of(study: str) -> tuple[Problem, str]:
     """The problem and the key of the device that the name of a study stands for. Raises TilewrightError, ValueError or
     TypeError for a name that is not ours."""
     text, device, *_ = study.split(" ")
-    shape, *kind = text.split("-")
-    return Problem.parse(shape, *kind), device
+    kind, _, batch = text.partition("-batch-")
+    return Problem.parse(*kind.split("-"), batch=int(batch or 1)), device
 
 
 def studies(folder: Path) -> dict[str, list[Path]]:
@@ -168,7 +164,7 @@ def studies(folder: Path) -> dict[str, list[Path]]:
     for path in folder.glob("*.jsonl"):
         with contextlib.suppress(*_BROKEN), opened_plain(path) as file:
             header = json.loads(file.readline(_HEADER_BYTES))
-            if header["format"] in (FORMAT, _POINTS):
+            if header["format"] == FORMAT:
                 journals.setdefault(str(header["study"]).rpartition(" ")[0], []).append(path)
     return journals
 
@@ -192,36 +188,21 @@ def read_journal(path: Path) -> Recording:
         head, *lines = data.split(b"\n")
         header = json.loads(head)
         problem, device_name = problem_of(str(header["study"]))
-        if header["format"] == _POINTS:
-            dimensions = tuple(Dimension(name, tuple(choices)) for name, choices in header["dimensions"])
-            return Recording.at_points(problem, device_name, dimensions, _firsts(_of_points(dimensions, lines)))
         check(header["format"] == FORMAT, "of another format", StoreError)
         date = min(_STARTED.findall(data), default=b"").decode()
         environment = (("date", date),) if date else ()
-        recording = Recording.of(problem, device_name, _firsts(filter(None, map(outcome_of, lines))))
+        recording = Recording.of(problem, device_name, _firsts(map(outcome_of, lines)))
         return replace(recording, environment=environment)
     except _BROKEN as error:
         raise StoreError(f"cannot read the journal {path}: {error}") from error
 
 
-def _firsts(outcomes: Iterable[tuple[V, Entry]]) -> dict[V, Entry]:
-    """The first outcome of each variant."""
-    entries: dict[V, Entry] = {}
-    for variant, entry in outcomes:
+def _firsts(outcomes: Iterable[tuple[Config, Entry] | None]) -> dict[Config, Entry]:
+    """The first outcome of each variant, without broken lines."""
+    entries: dict[Config, Entry] = {}
+    for variant, entry in filter(None, outcomes):
         entries.setdefault(variant, entry)
     return entries
-
-
-def _of_points(dimensions: Sequence[Dimension], lines: Iterable[bytes]) -> Iterator[tuple[Point, Entry]]:
-    """Points and outcomes of lines that hold the position of a value for each dimension that has several."""
-    sizes = [len(dimension.choices) for dimension in dimensions]
-    varied = [place for place, size in enumerate(sizes) if size > 1]
-    for line in lines:
-        with contextlib.suppress(*_BROKEN):
-            values = json.loads(line)
-            at = dict(zip(varied, values["point"], strict=True))
-            if all(type(place) is int and 0 <= place < sizes[each] for each, place in at.items()):
-                yield tuple(at.get(place, 0) for place in range(len(sizes))), Entry.unpacked(values)
 
 
 @contextlib.contextmanager

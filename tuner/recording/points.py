@@ -1,6 +1,7 @@
 """Configs as points of a space, and points as configs."""
 
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -21,24 +22,15 @@ _SPLITS = {
 """Work decompositions, each a dimension: CTAs of a tile, CTAs of an SM, and tiles of a CTA."""
 
 
-def _plain(value: Any) -> Value:
-    return str(value) if isinstance(value, str) else int(value)
-
-
-def _absent(config: Config) -> str:
-    return ABSENT
-
-
-def _readers(kind: Any) -> dict[str, Callable[[Config], Any]]:
-    """Dimensions of a family's configs, and functions that give their values. The three numbers of _SPLITS stand for
-    mode and parts."""
-    readers: dict[str, Callable[[Config], Any]] = {FAMILY: attrgetter(FAMILY)}
-    for leaf in kind.leaves():
-        if leaf.name == "mode":
-            readers |= {str(mode): read for mode, read in _SPLITS.items()}
-        elif leaf.name != "parts":
-            readers[leaf.name] = attrgetter(f"{leaf.group}.{leaf.name}".lstrip("."))
-    return readers
+def _values(config: Config) -> dict[str, Any]:
+    """Names and values of a config's dimensions. The three numbers of _SPLITS stand for mode and parts."""
+    values: dict[str, Any] = {FAMILY: config.family}
+    for name, value in config.typed.items():
+        if name == "mode":
+            values |= {str(mode): read(config) for mode, read in _SPLITS.items()}
+        elif name != "parts":
+            values[name] = str(value) if isinstance(value, str) else int(value)
+    return values
 
 
 def config_of(values: Mapping[str, Value]) -> Config:
@@ -58,18 +50,13 @@ def space_of(configs: Iterable[Config]) -> Space:
 
     Families share dimensions whose parameters have one name; a parameter that a family lacks is `absent`.
     """
-    configs = tuple(configs)
-    readers = {kind: _readers(kind) for kind in dict.fromkeys(map(type, configs))}
-    names = dict.fromkeys(name for read_by_name in readers.values() for name in read_by_name)
-    columns: list[list[Value]] = []
-    dimensions = []
-    for name in names:
-        reads = {kind: read_by_name.get(name, _absent) for kind, read_by_name in readers.items()}
-        columns.append([_plain(reads[type(config)](config)) for config in configs])
-        dimensions.append(Dimension(name, _ordered(name, {*columns[-1]})))
+    rows = [_values(config) for config in configs]
+    names = dict.fromkeys(itertools.chain.from_iterable(rows))
+    columns = [[row.get(name, ABSENT) for row in rows] for name in names]
+    dimensions = tuple(Dimension(name, _ordered(name, {*column})) for name, column in zip(names, columns))
     places = [{value: place for place, value in enumerate(dimension.choices)} for dimension in dimensions]
     positions = (map(place.__getitem__, column) for place, column in zip(places, columns))
-    return Space(tuple(dimensions), tuple(zip(*positions)))
+    return Space(dimensions, tuple(zip(*positions)))
 
 
 def _ordered(name: str, values: set[Value]) -> tuple[Value, ...]:

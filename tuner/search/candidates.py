@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -62,19 +63,17 @@ def read_spaces(folder: Path | None = None) -> tuple[Choices, ...]:
     except OSError as error:
         raise ConfigError(f"spaces cannot be read: {folder}: {error.strerror}") from error
     check(bool(files), f"spaces must be a folder of files ending in .toml, got {str(folder)!r}, which has none")
-    spaces = []
-    for file in files:
-        data = read_named("space", file, MOST_BYTES) if isinstance(file, Path) else file.read_bytes()
-        spaces.append(_read(str(file), data))
-    if folder is None:
-        listed = {choices.family for choices in spaces}
-        for name, kind in families().items():
-            if name not in listed:
-                spaces.append(Choices(name, tuple((leaf.name, tuple(leaf.choices)) for leaf in kind.leaves())))
-    return tuple(spaces)
+    spaces = tuple(map(_read, files))
+    if folder is not None:
+        return spaces
+    others = families().keys() - {choices.family for choices in spaces}
+    kinds = (kind for name, kind in families().items() if name in others)
+    whole = (Choices(kind.family, tuple((leaf.name, tuple(leaf.choices)) for leaf in kind.leaves())) for kind in kinds)
+    return (*spaces, *whole)
 
 
-def _read(name: str, data: bytes) -> Choices:
+def _read(file: Traversable) -> Choices:
+    data = read_named("space", file, MOST_BYTES) if isinstance(file, Path) else file.read_bytes()
     try:
         document = tomllib.loads(data.decode())
         family, parameters = document.get("family"), document.get("parameters")
@@ -87,7 +86,7 @@ def _read(name: str, data: bytes) -> Choices:
         typed = ((key, tuple(dict.fromkeys(_typed(kind.leaf(key), values)))) for key, values in parameters.items())
         return Choices(kind.family, tuple(typed))
     except (ValueError, RecursionError) as error:  # also no UTF-8, no TOML, nested too deep
-        raise ConfigError(f"space {name}: {reason_of(error)}") from error
+        raise ConfigError(f"space {file}: {reason_of(error)}") from error
 
 
 def _typed(leaf: Leaf, values: Iterable[object]) -> Iterator[Any]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Generic
 
 import optuna
-from optuna.trial import TrialState, create_trial
+from optuna.trial import TrialState
 
 from ...codegen.config import Config
 from ...codegen.errors import ConfigError, check, check_type, meant
@@ -20,9 +20,8 @@ from ...runtime.check.threads import one_thread
 from ..choose.forecast import Forecast
 from ..settings import GP, LOCAL, SAMPLERS
 from .gaussian import GaussianSampler
-from .local import LocalSampler
 from .outcomes import ExhaustedError, V
-from .sampler import ExhaustiveSampler, Listed, RandomSampler, Variants
+from .sampler import ExhaustiveSampler, Listed, LocalSampler, RandomSampler, Variants
 from .space import Space
 
 OPTUNA = "optuna:"
@@ -45,7 +44,7 @@ class Search(Generic[V]):
         self._study = optuna.create_study(sampler=sampler)
         optuna.logging.set_verbosity(verbosity)
         self._seen: set[V] = set()
-        self._queue: deque[V] = deque()
+        self._guesses: deque[V] = deque()
         self._running: dict[V, int] = {}
 
     @property
@@ -55,15 +54,14 @@ class Search(Generic[V]):
 
     def seed(self, variants: Iterable[V]) -> None:
         """Queue first guesses, which `ask` returns before anything else."""
-        self._queue.extend(variants)
+        self._guesses.extend(variants)
 
     def ask(self) -> V | None:
         """A variant that was neither asked nor told before; None when there is none left."""
-        while self._queue:
-            variant = self._queue.popleft()
-            if variant not in self._seen:
-                self._add(variant, TrialState.RUNNING)
-                return variant
+        while self._guesses:
+            guess = self._guesses.popleft()
+            if guess not in self._seen:
+                return self._begin(guess)
         try:
             with one_thread():  # a model's matrices are small, and compilers use the other cores
                 trial = self._study.ask(self._variants.distributions)
@@ -75,34 +73,29 @@ class Search(Generic[V]):
         params = trial.params  # a copy each time
         suggested = self._variants.variant_of(params)
         if suggested is not None and suggested not in self._seen:
-            self._running[suggested] = trial.number
-            self._seen.add(suggested)
-            return suggested
+            return self._begin(suggested, trial)
         # The sampler knows nothing of the constraints: its trial fails, and the nearest variant is another trial.
         self._study.tell(trial, state=TrialState.FAIL)
         nearest = self._variants.nearest(params, self._seen)
-        if nearest is not None:
-            self._add(nearest, TrialState.RUNNING)
-        return nearest
+        return None if nearest is None else self._begin(nearest)
+
+    def _begin(self, variant: V, trial: optuna.Trial | None = None) -> V:
+        """Note that a variant is under way, in a trial that is made where the sampler did not suggest the variant."""
+        if trial is None:
+            self._study.enqueue_trial(self._variants.params_of(variant))
+            trial = self._study.ask(self._variants.distributions)
+        self._seen.add(variant)
+        self._running[variant] = trial.number
+        return variant
 
     def tell(self, variant: V, time_us: float | None) -> None:
         """Add the time of a variant in microseconds, None if it failed, whether it was asked or not. Raises ConfigError
         for a time that is not positive."""
         check(time_us is None or time_us > 0, f"a time must be positive, got {time_us}")
+        if variant not in self._running:
+            self._begin(variant)
         value, state = (None, TrialState.FAIL) if time_us is None else (math.log(time_us), TrialState.COMPLETE)
-        number = self._running.pop(variant, None)
-        if number is None:
-            self._add(variant, state, value)
-        else:
-            self._study.tell(number, value, state)
-
-    def _add(self, variant: V, state: TrialState, value: float | None = None) -> None:
-        """Add a trial of a variant that the sampler did not suggest."""
-        params, distributions = self._variants.params_of(variant), self._variants.distributions
-        self._seen.add(variant)
-        self._study.add_trial(create_trial(state=state, params=params, distributions=distributions, value=value))
-        if state is TrialState.RUNNING:
-            self._running[variant] = len(self._study.get_trials(deepcopy=False)) - 1
+        self._study.tell(self._running.pop(variant), value, state)
 
 
 def check_sampler(name: str | None) -> None:
