@@ -18,7 +18,7 @@ from ..problem import DType, Grade
 _RATE = 0.33
 """Share of the tensor cores' rate that its products reached on an H200: docs/experiments/model.md."""
 _LEAST_INTERVALS = 6
-"""Promotion intervals of k from which on each element keeps its bound: docs/accuracy.md has the sum."""
+"""Promotion intervals of k from which on each element keeps its bound: docs/experiments/errors.md has the sum."""
 
 
 @dataclass(frozen=True, slots=True)

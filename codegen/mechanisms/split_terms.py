@@ -101,7 +101,7 @@ class TermConfig(Config):
     tensor_cores = True
     pdl = True
     least_intervals: ClassVar[int]
-    """Promotion intervals of k from which on each element keeps its bound: docs/accuracy.md has the sum."""
+    """Promotion intervals of k from which on each element keeps its bound: docs/experiments/errors.md has the sum."""
 
     tile: Any
     pipeline: Any
