@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..codegen.arch import Arch, arch_named
-from ..codegen.errors import check, meant
+from ..codegen.errors import check, nearest_of
 from ..runtime.device.known import KNOWN, of_arch, typical
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.store.store import Store
@@ -37,7 +37,7 @@ def _keyed(key: str, recorded: Sequence[str], arches: Sequence[str]) -> DeviceIn
     if key in KNOWN:
         return KNOWN[key]
     choices = sorted({*recorded, *KNOWN} - {key for key in recorded if key.startswith("host")})
-    check(key in recorded, f"--device-key must be one of {', '.join(choices)}, got {key!r}{meant(key, choices)}")
+    check(key in recorded, f"--device-key must be one of {', '.join(choices)}, got {key!r}{nearest_of(key, choices)}")
     check(
         len(arches) == 1, f"--device-key {key}: its facts do not ship with tilewright; name its architecture by --arch"
     )

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 from .cost import Cost
-from .errors import ConfigError, meant
+from .errors import ConfigError, nearest_of
 from .fit import FOLLOWING, Fit, FitRule, fit_of, whole
 from .leaf import Edge, Leaf, Mode, Value
 from .legality import Rule
@@ -84,7 +84,7 @@ class Config:
             reason = "vectors and edges follow from the problem; leave it out"
             raise ConfigError(f"{cls.family} has no parameter {name!r}: {reason}")
         names = [leaf.name for leaf in cls.leaves()]
-        raise ConfigError(f"{cls.family} has the parameters {', '.join(names)}, got {name!r}{meant(name, names)}")
+        raise ConfigError(f"{cls.family} has the parameters {', '.join(names)}, got {name!r}{nearest_of(name, names)}")
 
     @classmethod
     def of(cls, values: Mapping[str, Value] | Iterable[tuple[str, Value]]) -> Self:
@@ -232,8 +232,9 @@ class Config:
         return self.cta_tile[1], self.cta_tile[0]
 
     def for_target(self, target: Target) -> Self:
-        """The config without what helps on other devices alone."""
-        return self
+        """The config without what helps on other devices alone: a prefetch to L2 where no kernel comes up while the one
+        before it ends, so that it would wait for what it fetches anyway."""
+        return self if "griddepcontrol" in target.arch.instructions else self.changed(l2_prefetch=False)
 
     def smem_bytes(self, dtype: DType) -> int:
         """Shared memory of a CTA in bytes."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from .bundle import AS_GIVEN, Bundle, Served, bundled
 from .emitted import Emitted, sealed
-from .environment import environment, tidy
+from .environment import rendered
 from .errors import check, check_comment, check_type
 from .problem import NORMWISE_ROUNDINGS, Grade, Problem
 from .reserved import refuse
@@ -109,10 +109,10 @@ def emit(
     templates = _templates(bundle, layout)
     taken = {name for text in bundle.texts for name in text.names}
     check(name not in taken, f"name must differ from the kernel's, got {name!r}")
-    texts = [_rendered(each, "the_name", values) for each in templates if each.pattern.endswith((".cu", ".cuh", ".h"))]
+    texts = [_text(each, "the_name", values) for each in templates if each.pattern.endswith((".cu", ".cuh", ".h"))]
     words = {word for text in texts for word in _words(text)}
     check(name not in words, f"name must not be a word within the emitted files, got {name!r}")
-    return Emitted(tuple((each.filename(name), sealed(_rendered(each, name, values))) for each in templates))
+    return Emitted(tuple((each.filename(name), sealed(_text(each, name, values))) for each in templates))
 
 
 def default_name(problems: Sequence[Problem]) -> str:
@@ -249,14 +249,13 @@ def _command(served: Sequence[Served], name: str, layout: Layout, options: str) 
     return " ".join(("tilewright emit", *words))
 
 
-def _rendered(file: _File, name: str, values: Mapping[str, Any]) -> str:
+def _text(file: _File, name: str, values: Mapping[str, Any]) -> str:
     prefix, filename = name.upper(), file.filename(name)
     mark = _COMMENT.get(filename[filename.rfind(".") :], "//")
     command = values["command"] + (" --main" if "selftest" in file.template else "")
     own = {"name": name, "prefix": prefix, "filename": filename, "mark": mark, "command": command}
     products = [replace(each, name=each.name.replace("@", name)) for each in values["products"]]
-    context = {**values, **own, **file.own, "products": products}
-    return tidy(environment().get_template(file.template).render(context))
+    return rendered(file.template, **{**values, **own, **file.own, "products": products})
 
 
 def _words(text: str) -> set[str]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .config import Config
-from .environment import environment, tidy
+from .environment import rendered
 from .errors import check
 from .fit import Fit
 from .leaf import Edge
@@ -39,20 +39,17 @@ def instances(problem: Problem, fits: Sequence[Fit]) -> list[KernelSource]:
     config = fits[0].config
     name, varied = kernel_name(config, problem.dtype, problem.trans), [config.varied(fit, problem) for fit in fits]
     first = preparation(problem, fits[0])
-    text = tidy(
-        environment()
-        .get_template(config.template)
-        .render(
-            name=name,
-            digest=_DIGEST,
-            config=config,
-            fits=fits,
-            varied=varied,
-            dtype=problem.dtype,
-            trans=problem.trans,
-            launch=config.launch_config(problem, 1),
-            preparation=first,
-        )
+    text = rendered(
+        config.template,
+        name=name,
+        digest=_DIGEST,
+        config=config,
+        fits=fits,
+        varied=varied,
+        dtype=problem.dtype,
+        trans=problem.trans,
+        launch=config.launch_config(problem, 1),
+        preparation=first,
     )
     check(_DIGEST in text, f"{config.template} has no digest in its banner")
     code = text.replace(_DIGEST, hashlib.sha256(text.encode()).hexdigest()[:16])
@@ -67,11 +64,11 @@ def preparation(problem: Problem, fit: Fit) -> KernelSource | None:
     config: Any = fit.config
     dtype, trans = problem.dtype, problem.trans
     if fit.edge is Edge.PAD:
-        return _rendered("pad", f"pad_{dtype.code}", dtype, trans)
+        return _prepared("pad", f"pad_{dtype.code}", dtype, trans)
     if any(config.packs):
         which = "".join(name for name, packs in zip("ab", config.packs) if packs)
         tile = {"PACK_TILE": PACK_TILE, "PACK_THREADS": PACK_THREADS}
-        return _rendered("pack", f"pack_{which}_{dtype.code}_{trans}", dtype, trans, packs=config.packs, **tile)
+        return _prepared("pack", f"pack_{which}_{dtype.code}_{trans}", dtype, trans, packs=config.packs, **tile)
     if config.terms:
         return _splitting(config, dtype, trans)
     return None
@@ -82,9 +79,8 @@ def _splitting(config: Any, dtype: DType, trans: str) -> KernelSource:
     layout = f"blocked{blocked}_cluster{ctas}" if blocked else "rows"
     facts = {"numbers": numbers, "terms": config.terms, "blocked": blocked, "ctas": ctas}
     warps = {"TERM_ROWS": TERM_ROWS, "TERM_THREADS": TERM_THREADS, "TERM_HELD": TERM_HELD}
-    return _rendered("split", f"split_{numbers}_{trans}_{layout}", dtype, trans, **facts, **warps)
+    return _prepared("split", f"split_{numbers}_{trans}_{layout}", dtype, trans, **facts, **warps)
 
 
-def _rendered(template: str, name: str, dtype: DType, trans: str, **values: object) -> KernelSource:
-    file = environment().get_template(f"prepare/{template}.cu.jinja")
-    return KernelSource(name, tidy(file.render(name=name, dtype=dtype, trans=trans, **values)))
+def _prepared(template: str, name: str, dtype: DType, trans: str, **values: object) -> KernelSource:
+    return KernelSource(name, rendered(f"prepare/{template}.cu.jinja", name=name, dtype=dtype, trans=trans, **values))

@@ -19,6 +19,7 @@ from ..mechanisms.blocked import (
     TILE_RULES,
     BlockedConfig,
     Epilogue,
+    WarpTile,
     registers_held_to,
 )
 from ..mechanisms.operands import HAS_CP_ASYNC, WIDE_BYTES, Fragments, Load, packing_pays, passes_shared
@@ -50,7 +51,7 @@ class Order(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SimtTile:
+class SimtTile(WarpTile):
     """Sizes of the block tile, the warp tile and the thread tile."""
 
     block_m: int = option(
@@ -76,16 +77,6 @@ class SimtTile:
     def warp_n(self) -> int:
         """Columns of C that a warp computes."""
         return self.thread_n * (32 // self.lanes_m)
-
-    @property
-    def warps(self) -> int:
-        """Warps of a slice, rounded down where the block tile is no multiple of a warp tile."""
-        return max(1, self.block_m // self.warp_m * (self.block_n // self.warp_n))
-
-    @property
-    def accumulators(self) -> int:
-        """Elements of C that a thread computes."""
-        return self.thread_m * self.thread_n
 
     @property
     def fitted(self) -> bool:

@@ -1,7 +1,7 @@
 """The epilogue and the rules on tiles, copies and registers that families of block tiles share."""
 
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any
 
 from ..config import Config
 from ..fit import WIDTHS, Fit, FitRule
@@ -23,25 +23,30 @@ class Epilogue:
     evict_first: bool = option(False, meaning="C is written by evict-first (streaming) stores")
 
 
+MOST_ACCUMULATORS = 64
+"""Elements of C that a thread of a warp tile can hold in registers: of two words each, or two sums of each."""
+
+
 class WarpTile:
-    """A block tile that tensor cores compute as warp tiles."""
+    """The sizes that follow where a block tile, block_m by block_n, is computed as warp tiles, warp_m by warp_n."""
 
     __slots__ = ()
 
-    block_m: int
-    block_n: int
-    warp_m: int
-    warp_n: int
-
     @property
-    def warps(self) -> int:
+    def warps(self: Any) -> int:
         """Warps of a CTA, or of a slice of it, rounded down where the block tile is no multiple of a warp tile."""
-        return max(1, self.block_m // self.warp_m * (self.block_n // self.warp_n))
+        return max(1, int(self.block_m // self.warp_m * (self.block_n // self.warp_n)))
 
     @property
-    def accumulators(self) -> int:
+    def accumulators(self: Any) -> int:
         """Elements of C that a thread holds."""
-        return self.warp_m * self.warp_n // 32
+        return int(self.warp_m * self.warp_n // 32)
+
+    @property
+    def smem_loads(self: Any) -> float:
+        """Elements through shared memory for a multiply-add of a thread: a lane reads one operand for each 32
+        multiply-adds of its warp tile's side; and what is written for it."""
+        return float(1 / self.warp_m + 1 / self.warp_n + 1 / self.block_m + 1 / self.block_n)
 
 
 def registers_for(threads: int, ctas: int) -> int:
@@ -79,6 +84,10 @@ WARP_RULES: tuple[Rule[Any], ...] = (
     ),
 )
 """The rules on warp tiles."""
+ACCUMULATORS_FIT: Rule[Any] = Rule(
+    f"a thread holds at most {MOST_ACCUMULATORS} elements of C",
+    lambda problem, config, target: config.tile.accumulators <= MOST_ACCUMULATORS,
+)
 
 TILE_RULES: tuple[Rule[Any], ...] = (
     *WARP_RULES,
@@ -116,15 +125,6 @@ BLOCKED_RULES: tuple[Rule[Any], ...] = (
 """The rules on epilogue and launch."""
 
 
-ConfigT = TypeVar("ConfigT", bound=Config)
-
-
-def prefetching_for(config: ConfigT, target: Target) -> ConfigT:
-    """The config without a prefetch to L2 where no kernel comes up while the one before it ends: there it would wait
-    for what it fetches anyway."""
-    return config if "griddepcontrol" in target.arch.instructions else config.changed(l2_prefetch=False)
-
-
 class BlockedConfig(Config):
     """A config of a family of block tiles, each shared out among warps."""
 
@@ -136,9 +136,6 @@ class BlockedConfig(Config):
     pipeline: Any
     epilogue: Epilogue
     launch: Any
-
-    def for_target(self, target: Target) -> Self:
-        return prefetching_for(self, target)
 
     @property
     def multiplying_threads(self) -> int:

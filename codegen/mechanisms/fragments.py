@@ -8,12 +8,10 @@ from ..fit import Fit, FitRule
 from ..leaf import Mode, option
 from ..legality import Rule
 from ..problem import DType, Problem
-from .blocked import BLOCKED_RULES, REGISTERS_FIT, TILE_FIT_RULES, TILE_RULES, BlockedConfig
+from .blocked import ACCUMULATORS_FIT, BLOCKED_RULES, REGISTERS_FIT, TILE_FIT_RULES, TILE_RULES, BlockedConfig
 from .operands import MOST_COPIES, SECTOR_BYTES, WIDE_BYTES, Fragments, passes_shared, runs_along_k
 from .split import split_rules
 
-MOST_ACCUMULATORS = 64
-"""Elements of C that a thread can hold in registers, at most two each, beside the operands."""
 STEP = 8
 """Steps of k whose operands a warp reads at once."""
 _SWAPPED = 16
@@ -53,10 +51,7 @@ def _copied_evenly(problem: Problem, config: "FragmentConfig", fit: Fit) -> bool
 
 FRAGMENT_RULES: tuple[Rule[Any], ...] = (
     *TILE_RULES,
-    Rule(
-        f"a thread holds at most {MOST_ACCUMULATORS} elements of C",
-        lambda problem, config, target: config.tile.accumulators <= MOST_ACCUMULATORS,
-    ),
+    ACCUMULATORS_FIT,
     Rule(
         "block_k {c.tile.block_k} is whole steps of 8 for each of {c.tile.slices} slices, an even number of them with "
         "double-buffered fragments",
