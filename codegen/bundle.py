@@ -100,10 +100,11 @@ class Part:
         config, launch = self.config, self.launch
         multiples = config.multiples if self.pads else self.fit.multiples
         pdl = "griddepcontrol" in self.arch.instructions
+        limited = config.pdl and pdl  # the launch limits the CTAs of an SM to as many as are needed
         split = config.split_ctas, config.persistent_tiles, self.stream_ctas, config.has_workspace
         return (
             (_values(config.cta_tile, launch.block[:2]), "tile and threads"),
-            (_values(launch.static_smem_bytes, launch.dynamic_smem_bytes, pdl, self.limited), "shared memory and PDL"),
+            (_values(launch.static_smem_bytes, launch.dynamic_smem_bytes, pdl, limited), "shared memory and PDL"),
             (_values(self.fit.alignment, multiples, *split), "alignment, multiples; split-K, tiles of a CTA, stream-K"),
         )
 
@@ -124,11 +125,6 @@ class Part:
     def pads(self) -> bool:
         """Whether the kernel works on padded copies of the matrices."""
         return self.fit.edge is Edge.PAD
-
-    @property
-    def limited(self) -> bool:
-        """Whether the launch limits the CTAs of an SM to as many as are needed."""
-        return self.config.pdl and "griddepcontrol" in self.arch.instructions
 
     @property
     def serves(self) -> str:

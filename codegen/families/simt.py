@@ -309,8 +309,7 @@ class SimtConfig(BlockedConfig):
     def copied(self, operand: str, vec: int) -> int:
         """Most elements of an operand that a thread copies for a tile in vectors of `vec` elements, whichever way its
         rows run."""
-        extent = self.tile.block_m if operand == "a" else self.tile.block_n
-        team, depth = self._team
+        extent, (team, depth) = self.extent(operand), self._team
         fewest = min(_copiers(extent // vec, team), _copiers(max(1, depth // vec), team))
         return vec * -(-extent * depth // (vec * fewest))
 
@@ -320,8 +319,7 @@ class SimtConfig(BlockedConfig):
 
     def copiers(self, operand: str, vec: int, along_k: bool) -> int:
         team, depth = self._team
-        extent = self.tile.block_m if operand == "a" else self.tile.block_n
-        return _copiers(max(1, (depth if along_k else extent) // vec), team)
+        return _copiers(max(1, (depth if along_k else self.extent(operand)) // vec), team)
 
     def transposes_in_flight(self, problem: Problem, operand: str) -> bool:
         """Whether cp.async has to transpose A or B."""

@@ -156,6 +156,10 @@ class BlockedConfig(Config):
         vec_a, vec_b = (wide if packs else row for packs, row in zip(self.packs, rows))
         return vec_a, vec_b, rows[2]
 
+    def extent(self, operand: str) -> int:
+        """Rows of A or columns of B in a tile."""
+        return int(self.tile.block_m if operand == "a" else self.tile.block_n)
+
     def copied(self, operand: str, vec: int) -> int:
         """Most elements of A or B that a thread copies for a tile in vectors of `vec` elements."""
         raise NotImplementedError

@@ -118,10 +118,6 @@ class FragmentConfig(BlockedConfig):
         """Whether the block tile has a side that is there for a C as narrow as that."""
         return False
 
-    def extent(self, operand: str) -> int:
-        """Rows of A or columns of B in a tile."""
-        return int(self.tile.block_m if operand == "a" else self.tile.block_n)
-
     def copied(self, operand: str, vec: int) -> int:
         """Elements of an operand that a thread copies for a tile where all threads do, whatever its vectors."""
         return int(-(-self.extent(operand) * self.tile.block_k // self.threads))
