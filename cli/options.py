@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
 from rich.console import Console
 
 from ..codegen.errors import ConfigError, check
 from ..codegen.problem import DType, Problem
-from ..runtime.device.detect import choose
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.files import descriptor_of
 from ..runtime.store.store import Store
@@ -77,14 +75,6 @@ def problems_of(
     text = f"all options together make {len(problems):,} shapes, {limit}; name fewer"
     check(len(problems) <= MAX_PROBLEMS, text)
     return problems
-
-
-def chosen(selector: str) -> DeviceInfo:
-    """The device that a selector chooses, with a note on stderr where a GPU was passed over."""
-    choice = choose(selector)
-    if choice.notice:
-        click.echo(f"note: {choice.notice}", err=True)
-    return choice.info
 
 
 def left_of(console: Console, problems: list[Problem], info: DeviceInfo, store: Path | None) -> list[Problem]:

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from ..codegen.arch import Arch, arch_named
 from ..codegen.errors import check, nearest_of
+from ..runtime.device.detect import choose
 from ..runtime.device.known import KNOWN, of_arch, typical
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.store.store import Store
-from . import options
 from .commands import GPUS
 
 
@@ -19,7 +19,7 @@ def targets(
     """The devices of these architectures and keys, else the one that `device` selects, and notes on the choice. Raises
     ConfigError and DeviceError."""
     if not arches and not keys:
-        return [options.chosen(device)], []
+        return [choose(device)], []
     recorded = Counter(record.device for record in store.records())
     rows = [arch_named(arch) for arch in arches]
     check(all(not row.is_host for row in rows), f"--arch must be one of {GPUS}, got 'host'")

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -342,10 +342,9 @@ class _Parts:
         row = f"row_{len(parts)}" if parts else "row"
         return parts.setdefault((fit, stream_ctas), Part(problem, fit, target.arch, stream_ctas, space, row))
 
-    def texts(self, labels: Collection[str]) -> tuple[Text, ...]:
-        """The texts of the kernels whose facts have these labels."""
-        of_texts = (tuple(part for part in each.values() if part.label in labels) for each in self._texts.values())
-        texts = [_text(parts) for parts in of_texts if parts]
+    def texts(self) -> tuple[Text, ...]:
+        """The texts of all kernels."""
+        texts = [_text([*parts.values()]) for parts in self._texts.values()]
         # One figure is help, a figure for each of many kernels is not.
         figures = 0 if len(texts) > 2 else 1
         others = [replace(text, code=text.code[text.code.index("namespace {") :]) for text in texts[figures:]]
@@ -361,16 +360,13 @@ def bundled(served: Sequence[Served], split: bool) -> Bundle:
         key: [(row, parts.of(row.problem, fitted(row.problem, row.config, row.target), row.target)) for row in group]
         for key, group in groups.items()
     }
-    kernels = {part for group in rows.values() for _, part in group}
     generals: dict[_Group, str] = {}
-    if not all(part.universal for part in kernels):
+    if not all(part.universal for group in rows.values() for _, part in group):
         for key, group in groups.items():
             first = group[0]
             fit = general_fit([row.config for row in group], first.problem, first.target)
-            part = parts.of(_odd(first.problem), fit, first.target)
-            generals[key] = part.label
-            kernels.add(part)
-    texts = parts.texts({part.label for part in kernels})
+            generals[key] = parts.of(_odd(first.problem), fit, first.target).label
+    texts = parts.texts()
     oldest = max(text.capability for text in texts)
     kinds = list(dict.fromkeys(kind for kind, _ in groups))
     suffixes = [len({kind[place] for kind in kinds}) > 1 for place in (0, 1)]

@@ -232,9 +232,8 @@ class Config:
         return self.cta_tile[1], self.cta_tile[0]
 
     def for_target(self, target: Target) -> Self:
-        """The config without what helps on other devices alone: a prefetch to L2 where no kernel comes up while the one
-        before it ends, so that it would wait for what it fetches anyway."""
-        return self if "griddepcontrol" in target.arch.instructions else self.changed(l2_prefetch=False)
+        """The config without what helps on other devices alone."""
+        return self
 
     def smem_bytes(self, dtype: DType) -> int:
         """Shared memory of a CTA in bytes."""

@@ -3,12 +3,12 @@
 import hashlib
 import os
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import check
 from .reading import NotPlainError, read_plain
+from .writing import written_aside
 
 _PLACEHOLDER = "@file digest@"
 _MARK = re.compile(r"^(?://|#) Written by tilewright, file digest ([0-9a-f]{16})\.", re.MULTILINE)
@@ -51,7 +51,7 @@ class Emitted:
         aside: list[Path] = []
         try:
             for path, (_, text) in zip(paths, self.files, strict=True):
-                aside.append(_written_aside(path, text))
+                aside.append(written_aside(path, text.encode()))
             for path, written in zip(paths, aside, strict=True):
                 os.replace(written, path)  # a link there is replaced, never followed
         finally:
@@ -84,21 +84,3 @@ def _bundle_of(text: str) -> str:
     """The name of the bundle that a file is of."""
     command = _NAME.search(text)
     return command[1] if command else ""
-
-
-def _written_aside(path: Path, text: str) -> Path:
-    """A file beside `path` with the text in it. Raises OSError that names `path`."""
-    aside = None
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        aside = Path(name)
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        os.chmod(aside, 0o644)
-    except BaseException as error:
-        if aside:
-            aside.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        raise
-    return aside

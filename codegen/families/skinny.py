@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..config import Config
 from ..cost import Cost
 from ..fit import Fit, FitRule
 from ..leaf import Mode, option
 from ..legality import Rule
-from ..mechanisms.blocked import REGISTERS_FIT, registers_held_to
+from ..mechanisms.blocked import REGISTERS_FIT, PrefetchingConfig, registers_held_to
 from ..mechanisms.operands import HAS_CP_ASYNC, WIDE_BYTES, Load, runs_along_k, widest
 from ..mechanisms.split import Reduce, Split, split_rules
 from ..problem import DType, Problem
@@ -117,7 +116,7 @@ _FIT_RULES = (
 
 
 @dataclass(frozen=True, slots=True)
-class SkinnyConfig(Config):
+class SkinnyConfig(PrefetchingConfig):
     """A variant of the family."""
 
     family = "skinny"
@@ -126,7 +125,6 @@ class SkinnyConfig(Config):
     order = 3
     rules = _RULES
     fit_rules = _FIT_RULES
-    pdl = True
     substitutes: ClassVar[tuple[Mapping[str, Any], ...]] = ({"load": Load.REGISTERS, "stages": 1},)
     joined = (
         ("", ("block_short", "thread_long", "thread_k")),

@@ -1,7 +1,7 @@
 """The epilogue and the rules on tiles, copies and registers that families of block tiles share."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from ..config import Config
 from ..fit import WIDTHS, Fit, FitRule
@@ -125,12 +125,23 @@ BLOCKED_RULES: tuple[Rule[Any], ...] = (
 """The rules on epilogue and launch."""
 
 
-class BlockedConfig(Config):
-    """A config of a family of block tiles, each shared out among warps."""
+class PrefetchingConfig(Config):
+    """A config whose CTAs can prefetch their first tiles to L2 while the kernel before it ends."""
 
     __slots__ = ()
 
     pdl = True
+
+    def for_target(self, target: Target) -> Self:
+        """The config without the prefetch where no kernel comes up while the one before it ends: it would wait for what
+        it fetches anyway."""
+        return self if "griddepcontrol" in target.arch.instructions else self.changed(l2_prefetch=False)
+
+
+class BlockedConfig(PrefetchingConfig):
+    """A config of a family of block tiles, each shared out among warps."""
+
+    __slots__ = ()
 
     tile: Any
     pipeline: Any

@@ -238,10 +238,8 @@ def _discard(path: Path) -> None:
 
 
 def _probe(folder: Path) -> None:
-    with (folder / "probe").open("wb") as file:
-        file.write(bytes(_PROBE_BYTES))
-        file.flush()
-        os.fsync(file.fileno())
+    """Raise OSError unless the disk has room for a binary."""
+    write_whole(folder / "probe", bytes(_PROBE_BYTES))
 
 
 def mark_private(mark: str) -> None:

@@ -20,9 +20,10 @@ from ...codegen.families import default_config
 from ...codegen.legality import serves
 from ...codegen.problem import Grade, Problem, Shape
 from ...codegen.reading import NotPlainError, read_plain
+from ...codegen.writing import TEMPORARY_SUFFIX
 from .. import settings
 from ..device.protocol import DeviceInfo
-from ..files import TEMPORARY_SUFFIX, set_aside, write_whole
+from ..files import set_aside, write_whole
 from .codec import beginning_of, dumps, key_digest, loads, of_line
 from .lookup import LookupResult, Ranking
 from .record import FIRST_USE, Record, Status

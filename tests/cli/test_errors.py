@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from commands import SMALL, Run
-from tilewright.cli import options as cli_options
 from tilewright.cli import tune as cli
 from tilewright.codegen.errors import TuningError
 from tilewright.codegen.problem import Problem
@@ -134,6 +133,7 @@ class TestBadInput:
             assert "device cuda: " in ran.err
             assert "no NVIDIA" in ran.err
 
+    @pytest.mark.filterwarnings("default:an NVIDIA GPU is present")
     def test_a_gpu_without_the_extra_is_passed_over_with_a_word(
         self, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
@@ -200,7 +200,7 @@ class TestTooLittleTime:
         assert "works" not in ran.err
 
     def test_what_fails_for_other_reasons_is_counted(self) -> None:
-        info, budget = choose("host").info, Budget(5, 20.0)
+        info, budget = choose("host"), Budget(5, 20.0)
         for statuses, stopped, words in (
             ([("compile_error", 3)], "seconds", "no variant of 8x8x8 float nn works on host.*: 3 compile_error"),
             ([("timeout", 2)], "seconds", "20 s were too few to measure one variant of .* \\(2 timeout\\): allow more"),
@@ -250,7 +250,7 @@ class TestFailures:
             assert "\x1b" not in ran.err
 
     def test_our_own_mistakes_are_one_line_too(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(cli_options, "choose", None)
+        monkeypatch.setattr("tilewright.cli.tune.choose", None)
         ran = run("tune", *SMALL)
         assert (ran.status, ran.err.count("\n")) == (1, 1)
         assert "unexpected TypeError: " in ran.err

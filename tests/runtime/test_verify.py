@@ -20,7 +20,7 @@ PROBLEM = Problem(40, 36, 257)
 
 @pytest.fixture(scope="module")
 def device() -> Device:
-    return open_device(choose("host").info)
+    return open_device(choose("host"))
 
 
 def view(operand: Operand, kind: Any) -> Array:

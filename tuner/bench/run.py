@@ -61,7 +61,7 @@ def bench(
             f"nothing to time in {problem}: a dimension is 0; name a shape without",
             ShapeError,
         )
-    info = choose(device).info
+    info = choose(device)
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     rows = list(itertools.product(problems, configs or (None,)))
     result = BenchResult(info, Setting((), ()), date, len(rows), turn_seconds=turn_seconds)

@@ -59,7 +59,7 @@ def _read(lines: Sequence[str]) -> tuple[Counter, ...]:
 
 def _launch(selector: str, config: str, *product: str) -> None:
     """Launch a variant again and again for some moments, in the process that Nsight Compute watches."""
-    device, problem = open_device(choose(selector).info), Problem.parse(*product)
+    device, problem = open_device(choose(selector)), Problem.parse(*product)
     with device.entered():
         kernel = prepare(device, problem, parse(config))
         Timer(device, problem).warm(kernel.launch)
