@@ -121,6 +121,7 @@ OPENS = {
     "cli/app.py": "nothing, in place of an output that is gone",
     "cli/trials.py": "a file that is written",
     "codegen/reading.py": "the reader",
+    "codegen/reserved.py": "the package's own",
     "codegen/writing.py": "the writer",
     "runtime/device/host_compiler.py": "the system's, the package's own, and what a compiler has just made",
     "runtime/device/images.py": "a file in memory that is written",
