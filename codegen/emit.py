@@ -6,28 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from . import source
 from .bundle import AS_GIVEN, Bundle, Served, bundled
 from .emitted import Emitted, sealed
 from .environment import rendered
 from .errors import check, check_comment, check_type
 from .problem import NORMWISE_ROUNDINGS, Grade, Problem
 from .reserved import refuse
-from .source import (
-    MOST_LIMITED,
-    MOST_PAD_CTAS,
-    PACK_THREADS,
-    PACK_TILE,
-    PACKED_BYTES,
-    PAD_THREADS,
-    SMEM_STEP,
-    TERM_HELD,
-    TERM_ROWS,
-    TERM_THREADS,
-)
 
 COUNTER_BYTES = 16384
 """Bytes of counters at the start of an emitted bundle's workspace: a counter for each tile of C that CTAs share."""
 
+_SIZES = (
+    "MOST_LIMITED", "MOST_PAD_CTAS", "PACKED_BYTES", "PACK_THREADS", "PACK_TILE", "PAD_THREADS", "SMEM_STEP",
+    "TERM_HELD", "TERM_ROWS", "TERM_THREADS",
+)  # fmt: skip
+"""Constants of launches that the launcher has too: templates name them in small letters."""
 _INTERFACE_VERSION = 1
 """Number that grows where what an emitted header declares changes."""
 _STORED = {
@@ -181,18 +175,9 @@ def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: s
         "counter_bytes": COUNTER_BYTES if bundle.uses.sums else 0,
         "sections": _sections(bundle),
         "steps": ", ".join(f"&{step}_step" for step in bundle.steps),
-        "most_limited": MOST_LIMITED,
-        "smem_step": SMEM_STEP,
-        "packed_bytes": PACKED_BYTES,
-        "pack_tile": PACK_TILE,
-        "pack_threads": PACK_THREADS,
         "normwise": served[0].problem.accuracy is Grade.NORMWISE,
         "normwise_roundings": NORMWISE_ROUNDINGS,
-        "term_rows": TERM_ROWS,
-        "term_threads": TERM_THREADS,
-        "pad_threads": PAD_THREADS,
-        "most_pad_ctas": MOST_PAD_CTAS,
-        "term_held": TERM_HELD,
+        **{name.lower(): getattr(source, name) for name in _SIZES},
         "digest": "@file digest@",
     }
 

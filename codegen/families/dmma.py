@@ -90,10 +90,6 @@ class DmmaConfig(FragmentConfig):
     epilogue: Epilogue = Epilogue()
     launch: FragmentLaunch = FragmentLaunch()
 
-    @property
-    def fitted(self) -> bool:
-        return self.tile.fitted
-
     def cost(self, dtype: DType, fit: Fit) -> Cost:
         ahead, direct = self.pipeline.stages - 1, not self.epilogue.shared
         return Cost(smem_loads=self.tile.smem_loads, ahead=ahead, neighbours=2 * direct, beside=8 * direct)

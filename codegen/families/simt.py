@@ -79,11 +79,6 @@ class SimtTile(WarpTile):
         return self.thread_n * (32 // self.lanes_m)
 
     @property
-    def fitted(self) -> bool:
-        """Whether a side of the block tile is one that fits a narrow C."""
-        return self.block_m in FITTED_M or self.block_n in FITTED_N
-
-    @property
     def non_power_of_two(self) -> bool:
         """Whether a side of the thread tile is no power of two: block tiles may have such sides then."""
         return self.thread_m.bit_count() > 1 or self.thread_n.bit_count() > 1

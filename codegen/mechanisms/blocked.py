@@ -33,6 +33,11 @@ class WarpTile:
     __slots__ = ()
 
     @property
+    def fitted(self) -> bool:
+        """Whether the block tile has a side that is there for a C as narrow as that."""
+        return False
+
+    @property
     def warps(self: Any) -> int:
         """Warps of a CTA, or of a slice of it, rounded down where the block tile is no multiple of a warp tile."""
         return max(1, int(self.block_m // self.warp_m * (self.block_n // self.warp_n)))

@@ -44,7 +44,7 @@ def _copied_evenly(problem: Problem, config: "FragmentConfig", fit: Fit) -> bool
         along, elements = runs_along_k(problem, operand), config.extent(operand) * config.tile.block_k
         for each in (1, vec):
             copiers = config.copiers(operand, each, along)
-            if copiers < (team // 2 if config.fitted else team) or elements > MOST_COPIES * each * copiers:
+            if copiers < (team // 2 if config.tile.fitted else team) or elements > MOST_COPIES * each * copiers:
                 return False
     return True
 
@@ -112,11 +112,6 @@ class FragmentConfig(BlockedConfig):
         elif self.epilogue.shared:  # accumulators pass beside the stages, which are filled again meanwhile
             elements += passing
         return int(elements) * dtype.size_bytes
-
-    @property
-    def fitted(self) -> bool:
-        """Whether the block tile has a side that is there for a C as narrow as that."""
-        return False
 
     def copied(self, operand: str, vec: int) -> int:
         """Elements of an operand that a thread copies for a tile where all threads do, whatever its vectors."""

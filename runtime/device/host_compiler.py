@@ -43,12 +43,7 @@ class HostCompiler:
 
     timeout_s: float = 60.0
     """Seconds after which compiling is ended."""
-    suffix = "so"
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """Arguments of the compiler, without the names of files."""
-        return _FLAGS
+    suffix, flags = "so", _FLAGS
 
     @property
     def identity(self) -> str:
