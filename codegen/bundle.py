@@ -1,6 +1,5 @@
 """The contents of a bundle of emitted files: its kernels, the shape that each serves, and the facts of its launches."""
 
-import dataclasses
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -441,7 +440,7 @@ def _values(*values: object) -> str:
 
 def _odd(problem: Problem) -> Problem:
     m, n, k = _ODD
-    return dataclasses.replace(problem, m=m, n=n, k=k)
+    return replace(problem, m=m, n=n, k=k)
 
 
 def _text(parts: Sequence[Part]) -> Text:

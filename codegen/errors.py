@@ -88,8 +88,7 @@ def check_path(name: str, value: object) -> Path | None:
     check_type(name, value, (Path, str, NoneType), "a path")
     if value is None:
         return None
-    check(str(value) != "", f"{name} must be a path, got ''")
-    check("\0" not in str(value), f"{name} must be a path, got {str(value)!r}")
+    check(str(value) != "" and "\0" not in str(value), f"{name} must be a path, got {str(value)!r}")
     try:
         os.fsencode(str(value))
     except UnicodeEncodeError as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from .leaf import Edge, EdgePolicy
+from .leaf import Edge
 from .problem import Problem
 
 if TYPE_CHECKING:
@@ -76,18 +76,6 @@ class FitRule:
     """One sentence a person reads; `{c.tile.block_m}` is replaced by the config's value."""
     holds: Callable[[Problem, Any, Fit], bool]
     """True where the widths of the fit, of this config, may be used."""
-
-
-def whole(problem: Problem, config: "Config") -> bool:
-    """Whether m, n and k are multiples of what the config covers at a time."""
-    return all(size % each == 0 for size, each in zip((problem.m, problem.n, problem.k), config.multiples))
-
-
-def edge_of(policy: EdgePolicy, problem: Problem, config: "Config") -> Edge:
-    """Edge of a classic kernel for a problem's matrices."""
-    if policy is EdgePolicy.PAD:
-        return Edge.PAD
-    return Edge.EXACT if policy is EdgePolicy.FIT and whole(problem, config) else Edge.BOUNDS
 
 
 def nearest_fit(problem: Problem, config: "Config") -> Fit:

@@ -147,13 +147,9 @@ def open_rules(
 
 
 def worth(
-    problem: Problem,
-    target: Target,
-    kind: type[Config],
-    rules: Sequence[Rule[Any]],
-    values: Mapping[str, Sequence[Any]],
-    pruned: Counter[str],
-) -> dict[str, list[Any]]:
+    problem: Problem, target: Target, kind: type[Config], rules: Sequence[Rule[Any]],
+    values: Mapping[str, Sequence[Any]], pruned: Counter[str],
+) -> dict[str, list[Any]]:  # fmt: skip
     """The typed values of each parameter of which no rule alone says that they cannot be; none at all where a rule
     breaks without any. Combinations that are left out so are counted in `pruned`. A parameter that `values` lacks takes
     its default."""
@@ -181,11 +177,7 @@ def worth(
 
 
 def legal_configs(
-    problem: Problem,
-    target: Target,
-    kind: type[Config],
-    values: Mapping[str, Sequence[Any]],
-    most: int,
+    problem: Problem, target: Target, kind: type[Config], values: Mapping[str, Sequence[Any]], most: int
 ) -> tuple[list[Config], Counter[str]] | None:
     """The configs that break none of the family's rules, and how many combinations were left out for which reason; None
     where there are more than `most` of them, or more than MOST_COMBINATIONS to look through.

@@ -70,16 +70,13 @@ def preparation(problem: Problem, fit: Fit) -> KernelSource | None:
         tile = {"PACK_TILE": PACK_TILE, "PACK_THREADS": PACK_THREADS}
         return _prepared("pack", f"pack_{which}_{dtype.code}_{trans}", dtype, trans, packs=config.packs, **tile)
     if config.terms:
-        return _splitting(config, dtype, trans)
+        blocked, ctas = config.term_blocked, config.term_ctas
+        layout = f"blocked{blocked}_cluster{ctas}" if blocked else "rows"
+        name = f"split_{config.term_format}_{trans}_{layout}"
+        facts = {"numbers": config.term_format, "terms": config.terms, "blocked": blocked, "ctas": ctas}
+        sizes = {"TERM_ROWS": TERM_ROWS, "TERM_THREADS": TERM_THREADS, "TERM_HELD": TERM_HELD}
+        return _prepared("split", name, dtype, trans, **facts, **sizes)
     return None
-
-
-def _splitting(config: Any, dtype: DType, trans: str) -> KernelSource:
-    numbers, blocked, ctas = config.term_format, config.term_blocked, config.term_ctas
-    layout = f"blocked{blocked}_cluster{ctas}" if blocked else "rows"
-    facts = {"numbers": numbers, "terms": config.terms, "blocked": blocked, "ctas": ctas}
-    warps = {"TERM_ROWS": TERM_ROWS, "TERM_THREADS": TERM_THREADS, "TERM_HELD": TERM_HELD}
-    return _prepared("split", f"split_{numbers}_{trans}_{layout}", dtype, trans, **facts, **warps)
 
 
 def _prepared(template: str, name: str, dtype: DType, trans: str, **values: object) -> KernelSource:

@@ -207,11 +207,7 @@ class Timer:
 
     @_on_one_thread
     def rounds(
-        self,
-        contenders: Mapping[Name, Launch],
-        count: int,
-        seconds: float = 0.0,
-        turn_seconds: float = 0.0,
+        self, contenders: Mapping[Name, Launch], count: int, seconds: float = 0.0, turn_seconds: float = 0.0
     ) -> tuple[dict[Name, list[float]], float | None]:
         """Time contenders side by side, in `count` rounds of shuffled orders. Returns samples in microseconds by name,
         and the clock in MHz.

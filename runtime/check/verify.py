@@ -149,12 +149,13 @@ class Verifier:
     def _compare(self, c: Any, alpha: float, beta: float) -> Accuracy:
         problem, (ratio_of, _) = self.problem, _fused(self.device.xp)
         u, least = problem.dtype.unit_roundoff, (problem.k + 4) * problem.dtype.smallest_subnormal
+        roundings = max(problem.k + 2, NORMWISE_ROUNDINGS if problem.accuracy is Grade.NORMWISE else 0)
         worst = Accuracy(0.0, -1, -1)
         for part in self._parts:
             if part.high.size == 0:
                 continue
             result, old = c[part.rows, part.cols], self._c0[part.rows, part.cols]
-            bounds = abs(alpha) * self._product_gamma, abs(beta) * gamma(2, u), least
+            bounds = abs(alpha) * gamma(roundings, u), abs(beta) * gamma(2, u), least
             ratio = ratio_of(result, old, part.high, part.low, part.magnitude, alpha, beta, *bounds)
             # argmax finds a NaN first, so one is never passed over.
             at = int(ratio.argmax())
@@ -163,12 +164,6 @@ class Verifier:
                 row, col = divmod(at, part.high.shape[1])
                 worst = Accuracy(value, *(_index(of, i) for of, i in ((part.rows, row), (part.cols, col))))
         return worst
-
-    @property
-    def _product_gamma(self) -> float:
-        """Bound of the error of op(A) op(B) over the reference's magnitude."""
-        least = NORMWISE_ROUNDINGS if self.problem.accuracy is Grade.NORMWISE else 0
-        return gamma(max(self.problem.k + 2, least), self.problem.dtype.unit_roundoff)
 
 
 def compile_check(device: Device, problem: Problem) -> None:

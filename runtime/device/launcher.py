@@ -35,19 +35,18 @@ class ExtensionCompiler:
     @property
     def identity(self) -> str:
         """Version of the compiler, its command, and Python. Raises DeviceError without a compiler."""
-        command = " ".join((*_cc(), *_flags()))
-        return "; ".join((compiler_version(_cc()), command, str(sysconfig.get_config_var("SOABI"))))
+        return "; ".join((compiler_version(_cc()), " ".join(_command()), str(sysconfig.get_config_var("SOABI"))))
 
     def build(self, source: KernelSource, folder: str) -> Binary:
-        return compiled((*_cc(), *_flags()), source.name, source.code, folder, _TIMEOUT_S)
+        return compiled(_command(), source.name, source.code, folder, _TIMEOUT_S)
 
 
 def _cc() -> tuple[str, ...]:
     return compiler_command(settings.CC_VARIABLE, _NAMES, "no C compiler: install one")
 
 
-def _flags() -> tuple[str, ...]:
-    return *_FLAGS, f"-I{sysconfig.get_path('include')}"
+def _command() -> tuple[str, ...]:
+    return *_cc(), *_FLAGS, f"-I{sysconfig.get_path('include')}"
 
 
 def _loaded(binary: Binary) -> Any:

@@ -30,8 +30,4 @@ def generator_version() -> str:
 
 def versions_of(info: DeviceInfo, compiler: Compiler) -> tuple[tuple[str, str], ...]:
     """Generator, driver and compiler, sorted by name."""
-    return (
-        ("compiler", compiler.identity),
-        ("driver", info.driver),
-        ("generator", generator_version()),
-    )
+    return ("compiler", compiler.identity), ("driver", info.driver), ("generator", generator_version())
