@@ -113,8 +113,7 @@ def _interleave_fits(problem: Problem, config: "SimtConfig", fit: Fit) -> bool:
         return True
     # Not the last step, where that waits for the next tile.
     places = config.tile.block_k // (config.tile.slices * config.step(problem.dtype)) - (config.buffers - 1)
-    copies = max(config.copied("a", fit.vec_a) // fit.vec_a, config.copied("b", fit.vec_b) // fit.vec_b)
-    return config.pipeline.load is Load.CP_ASYNC and groups <= min(copies, places)
+    return config.pipeline.load is Load.CP_ASYNC and groups <= min(max(config.copies(fit)), places)
 
 
 def _slice_barriers_fit(problem: Problem, config: "SimtConfig", target: Target) -> bool:
@@ -180,9 +179,8 @@ _FIT_RULES = (
     ),
     FitRule(
         "cp.async transposes an operand element by element",
-        lambda problem, config, fit: (
-            (fit.vec_a == 1 or not config.transposes_in_flight(problem, "a"))
-            and (fit.vec_b == 1 or not config.transposes_in_flight(problem, "b"))
+        lambda problem, config, fit: all(
+            vec == 1 or not config.transposes_in_flight(problem, x) for x, vec in zip("ab", (fit.vec_a, fit.vec_b))
         ),
     ),
     FitRule(
@@ -326,11 +324,6 @@ class SimtConfig(BlockedConfig):
         """Steps of k whose operands a thread reads at once."""
         return WIDE_BYTES // dtype.size_bytes if self.pipeline.k_inner_a or self.pipeline.k_inner_b else 1
 
-    @property
-    def buffers(self) -> int:
-        """Sets of registers for a step's operands."""
-        return 2 if self.pipeline.fragments is Fragments.DOUBLE else 1
-
     def neighbours(self, dtype: DType) -> int:
         """Neighbours in a row of C that a thread computes: as many as it reads of B at once, at least."""
         return 1 if self.pipeline.k_inner_b else math.gcd(self.tile.thread_n, WIDE_BYTES // dtype.size_bytes)
@@ -364,9 +357,7 @@ class SimtConfig(BlockedConfig):
         regular = not self.tile.non_power_of_two and self._copies_evenly(fit)
         if held >= 128 or (self.pipeline.interleave > 1 and not regular):
             return bound  # it takes what there is
-        addresses = 0
-        if self.pipeline.load is not Load.REGISTERS:
-            addresses = sum(self.copied(x, vec) // vec for x, vec in (("a", fit.vec_a), ("b", fit.vec_b)))
+        addresses = sum(self.copies(fit)) if self.pipeline.load is not Load.REGISTERS else 0
         operands = (1 + self.buffers) * self._operand_registers(dtype)
         sharing = 8 if self.split_ctas > 1 or self.stream_ctas_per_sm else 0
         needed = max(64 + 8 * dtype.size_bytes, 60 + held + operands + sharing + addresses)

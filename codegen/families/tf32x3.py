@@ -121,7 +121,7 @@ class Tf32x3Config(FragmentConfig):
         if self.tile.accumulators >= 64:
             return registers_held_to(self)  # it takes what there is
         ahead = 32 if self.tile.block_k <= 16 * self.tile.slices else 72
-        copies = self.copied("a", fit.vec_a) // fit.vec_a + self.copied("b", fit.vec_b) // fit.vec_b
+        copies = sum(self.copies(fit))
         if copies > 8:
             ahead += copies + 8
         if self.stream_ctas_per_sm or self.persistent_tiles > 1:

@@ -9,7 +9,7 @@ from ..leaf import option
 from ..legality import Rule
 from ..problem import Problem
 from ..target import Target
-from .operands import MOST_COPIES, WIDE_BYTES, runs_along_k, widest
+from .operands import MOST_COPIES, WIDE_BYTES, Fragments, runs_along_k, widest
 
 _MANY, _MANY_ELEMENTS, _MOST_COOPERATIVE = 8, 1 << 14, 16
 """CTAs, and elements of all of them, from which on several of those that share a tile add up, and how many at most."""
@@ -179,6 +179,15 @@ class BlockedConfig(PrefetchingConfig):
     def copied(self, operand: str, vec: int) -> int:
         """Most elements of A or B that a thread copies for a tile in vectors of `vec` elements."""
         raise NotImplementedError
+
+    def copies(self, fit: Fit) -> tuple[int, int]:
+        """Copies of A and of B that a thread starts for a tile."""
+        return self.copied("a", fit.vec_a) // fit.vec_a, self.copied("b", fit.vec_b) // fit.vec_b
+
+    @property
+    def buffers(self) -> int:
+        """Sets of registers for a step's operands."""
+        return 2 if self.pipeline.fragments is Fragments.DOUBLE else 1
 
     @property
     def copying_threads(self) -> int:

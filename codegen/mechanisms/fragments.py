@@ -9,7 +9,7 @@ from ..leaf import Mode, option
 from ..legality import Rule
 from ..problem import DType, Problem
 from .blocked import ACCUMULATORS_FIT, BLOCKED_RULES, REGISTERS_FIT, TILE_FIT_RULES, TILE_RULES, BlockedConfig
-from .operands import MOST_COPIES, SECTOR_BYTES, WIDE_BYTES, Fragments, passes_shared, runs_along_k
+from .operands import MOST_COPIES, SECTOR_BYTES, WIDE_BYTES, passes_shared, runs_along_k
 from .split import split_rules
 
 STEP = 8
@@ -33,8 +33,7 @@ def _interleave_fits(problem: Problem, config: "FragmentConfig", fit: Fit) -> bo
     # Not the instructions of a tile's last step, which waits for the next tile.
     steps = tile.block_k // (tile.slices * STEP)
     places = (steps - 1) * (tile.warp_m // tile.mma_m) * (tile.warp_n // 8)
-    copies = max(config.copied("a", 1) // fit.vec_a, config.copied("b", 1) // fit.vec_b)
-    return config.pipeline.fragments is Fragments.DOUBLE and bool(groups <= min(copies, places))
+    return config.buffers == 2 and bool(groups <= min(max(config.copies(fit)), places))
 
 
 def _copied_evenly(problem: Problem, config: "FragmentConfig", fit: Fit) -> bool:
@@ -55,11 +54,7 @@ FRAGMENT_RULES: tuple[Rule[Any], ...] = (
     Rule(
         "block_k {c.tile.block_k} is whole steps of 8 for each of {c.tile.slices} slices, an even number of them with "
         "double-buffered fragments",
-        lambda problem, config, target: (
-            config.tile.block_k
-            % (config.tile.slices * STEP * (2 if config.pipeline.fragments is Fragments.DOUBLE else 1))
-            == 0
-        ),
+        lambda problem, config, target: config.tile.block_k % (config.tile.slices * STEP * config.buffers) == 0,
     ),
     *split_rules(Mode.SPLIT_K, Mode.STREAM_K, Mode.PERSISTENT),
     Rule(
