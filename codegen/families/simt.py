@@ -179,8 +179,9 @@ _FIT_RULES = (
     ),
     FitRule(
         "cp.async transposes an operand element by element",
-        lambda problem, config, fit: all(
-            vec == 1 or not config.transposes_in_flight(problem, x) for x, vec in zip("ab", (fit.vec_a, fit.vec_b))
+        lambda problem, config, fit: (
+            (fit.vec_a == 1 or not config.transposes_in_flight(problem, "a"))
+            and (fit.vec_b == 1 or not config.transposes_in_flight(problem, "b"))
         ),
     ),
     FitRule(

@@ -43,6 +43,8 @@ _GPUS_DIFFER = 1.1
 """Ratio by which the times of two GPUs of one model may differ, as their power decides their clocks."""
 _PACKAGED = Path(configs.__path__[0]) / "tuned"
 """Folder of the records that ship with the package."""
+_shipped: dict[Path, dict[tuple[str, Problem], Record]] = {}
+"""Best records that ship in a folder, by device and problem, once all were read."""
 _Layers: TypeAlias = tuple[tuple[Record, ...], tuple[Record, ...]]
 _merged: tuple[object, tuple[Record, ...]] = None, ()
 """State of both layers that were last merged, and the best records of both."""
@@ -273,21 +275,28 @@ class Store:
                 yield
 
 
-@cache
 def _shipped_of(folder: Path, device_key: str, problem: Problem) -> Record | None:
-    """The best record that ships for a problem on a device. Lines of other problems are not read."""
+    """The best record that ships for a problem on a device. Until all records were read, only the problem's lines are."""
+    if folder in _shipped:
+        return _shipped[folder].get((device_key, problem))
+    return _shipped_alone(folder, device_key, problem)
+
+
+@cache
+def _shipped_alone(folder: Path, device_key: str, problem: Problem) -> Record | None:
     records = _read_shipped(folder, device_key, beginning_of(problem))
     return min(records, key=lambda record: record.median_us, default=None)
 
 
-@cache
 def _all_shipped(folder: Path) -> tuple[Record, ...]:
     """The best record that ships for each problem and device."""
-    files, best = folder.glob(f"*{SHIPPED}"), dict[tuple[str, Problem], Record]()
-    records = [record for file in sorted(files) for record in _read_shipped(folder, file.stem)]
-    for record in sorted(records, key=lambda record: record.median_us):
-        best.setdefault((record.device, record.problem), record)
-    return tuple(best.values())
+    if folder not in _shipped:
+        files, best = folder.glob(f"*{SHIPPED}"), dict[tuple[str, Problem], Record]()
+        records = [record for file in sorted(files) for record in _read_shipped(folder, file.stem)]
+        for record in sorted(records, key=lambda record: record.median_us):
+            best.setdefault((record.device, record.problem), record)
+        _shipped[folder] = best
+    return tuple(_shipped[folder].values())
 
 
 def _read(path: Path) -> Record | None:
