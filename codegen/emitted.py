@@ -1,15 +1,18 @@
 """Emitted files: their digests, and how they are written over those of before and over no other."""
 
+import contextlib
 import hashlib
 import os
 import re
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import check
 from .reading import NotPlainError, read_plain
-from .writing import written_aside
 
+TEMPORARY_SUFFIX = ".tmp"
+"""Ending of a file that is still being written, or that a killed writer left."""
 _PLACEHOLDER = "@file digest@"
 _MARK = re.compile(r"^(?://|#) Written by tilewright, file digest ([0-9a-f]{16})\.", re.MULTILINE)
 _NAME = re.compile(r"^(?://|#) +tilewright emit .*--name (\w+)", re.MULTILINE)
@@ -84,3 +87,21 @@ def _bundle_of(text: str) -> str:
     """The name of the bundle that a file is of."""
     command = _NAME.search(text)
     return command[1] if command else ""
+
+
+def written_aside(path: Path, data: bytes) -> Path:
+    """Write `data` to the disk in a new file beside `path`, which the caller renames, and return its path. Raises
+    OSError, which names `path`, and leaves no file then."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
+    try:
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+    return aside

@@ -2,7 +2,6 @@
 another."""
 
 import re
-import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -43,6 +42,8 @@ _PORTS = frozenset(f"{port}{number}" for port in ("com", "lpt") for number in ra
 @cache
 def _words() -> dict[str, frozenset[str]]:
     """The words of reserved.toml, group by group."""
+    import tomllib  # to emit files alone
+
     groups = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
     return {group: frozenset(words.split()) for group, words in groups.items()}
 

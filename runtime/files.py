@@ -10,8 +10,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ..codegen.emitted import written_aside
 from ..codegen.errors import ConfigError, StoreError
-from ..codegen.writing import written_aside
 
 UNSEEN = errno.EPIPE, errno.EIO, errno.ENOSPC
 """Errors of output that nobody can see: a pipe without a reader, a closed terminal, a full disk."""

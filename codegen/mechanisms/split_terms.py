@@ -75,7 +75,7 @@ def _ctas(rows: int, depth: int, along: bool, parts: int) -> int:
 PROMISE_RULES: tuple[Rule[Any], ...] = (
     Rule("floats are split into terms", lambda problem, config, target: problem.dtype is DType.FLOAT),
     Rule(
-        "the product's accuracy is no finer than the config's, {c.accuracy}",
+        "accuracy is no finer than the config's, {c.accuracy}",
         lambda problem, config, target: config.accuracy.keeps(problem.accuracy),
     ),
     Rule(

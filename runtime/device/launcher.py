@@ -15,8 +15,7 @@ from typing import Any
 from ...codegen.source import KernelSource
 from .. import settings
 from .cache import compile_cached
-from .host_compiler import compiled, compiler_command, compiler_version
-from .images import load_image
+from .host_compiler import compiled, compiler_command, compiler_version, load_image
 from .protocol import Binary
 
 _NAME = "tilewright_launcher"

@@ -15,12 +15,12 @@ from filelock import Timeout
 
 from ... import configs
 from ...codegen.config import Config
+from ...codegen.emitted import TEMPORARY_SUFFIX
 from ...codegen.errors import ConfigError, StoreError, StoreVersionError, absolute, check
 from ...codegen.families import default_config
 from ...codegen.legality import serves
 from ...codegen.problem import Grade, Problem, Shape
 from ...codegen.reading import NotPlainError, read_plain
-from ...codegen.writing import TEMPORARY_SUFFIX
 from .. import settings
 from ..device.protocol import DeviceInfo
 from ..files import set_aside, write_whole
@@ -276,7 +276,7 @@ class Store:
 
 
 def _shipped_of(folder: Path, device_key: str, problem: Problem) -> Record | None:
-    """The best record that ships for a problem on a device. Until all records were read, only the problem's lines are."""
+    """The best record that ships for a problem on a device. The file's other lines are read with all records alone."""
     if folder in _shipped:
         return _shipped[folder].get((device_key, problem))
     return _shipped_alone(folder, device_key, problem)

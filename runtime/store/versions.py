@@ -5,7 +5,6 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from ... import templates
 from ..device.protocol import Compiler, DeviceInfo
 
 
@@ -20,7 +19,7 @@ def package_version() -> str:
 @cache
 def generator_version() -> str:
     """The package's version and a digest of its kernels' templates, so that a changed template is a new version."""
-    folder, digest = Path(templates.__path__[0]), hashlib.sha256()
+    folder, digest = Path(__file__).parents[2] / "templates", hashlib.sha256()
     paths = [path.relative_to(folder) for path in folder.rglob("*.jinja")]
     for path in sorted(paths, key=lambda path: path.parts):
         if path.parts[0] != "emit":  # launchers change no kernel

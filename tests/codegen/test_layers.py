@@ -120,11 +120,10 @@ def test_environment_variables_are_read_in_one_place(path: Path) -> None:
 OPENS = {
     "cli/app.py": "nothing, in place of an output that is gone",
     "cli/trials.py": "a file that is written",
+    "codegen/emitted.py": "a file that is written",
     "codegen/reading.py": "the reader",
     "codegen/reserved.py": "the package's own",
-    "codegen/writing.py": "the writer",
-    "runtime/device/host_compiler.py": "the system's, the package's own, and what a compiler has just made",
-    "runtime/device/images.py": "a file in memory that is written",
+    "runtime/device/host_compiler.py": "the system's, the package's own, what a compiler has just made, and memory",
     "runtime/device/launcher.py": "the package's own",
     "runtime/file_lock.py": "the system's",
     "runtime/files.py": "a file that is written",
