@@ -20,7 +20,7 @@ LEFT_OUT = ("benchmarks/results/", ".gitignore")
 MADE = ("PKG-INFO", "setup.cfg", ".package/tilewright.egg-info/SOURCES.txt")
 """Files that setuptools adds to the source distribution."""
 IN_WHEEL = "*.py py.typed */**/*.py */**/*.jinja configs/ranker/*.npz configs/*/**/*.toml configs/tuned/*.jsonl " \
-    "runtime/**/*.[ch] benchmarks/suites/*.toml tuner/*/*.cu tuner/*/page.*"  # fmt: skip
+    "codegen/*.toml runtime/**/*.[ch] benchmarks/suites/*.toml tuner/*/*.cu tuner/*/page.*"  # fmt: skip
 """Patterns of files of the checkout that the wheel holds."""
 NOT_IN_WHEEL = ("tests", "docs", "examples", "benchmarks", "build", "dist")
 """Folders whose Python files the wheel lacks."""

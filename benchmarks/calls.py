@@ -304,7 +304,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.python:
         launcher._found = lambda: (None, "Python (asked for)")
-    info, rng = choose("cuda").info, np.random.default_rng(0)
+    info, rng = choose("cuda"), np.random.default_rng(0)
     random.seed(0)
     kinds = smallest_of_kinds(info.key)
     floats = dict.fromkeys([*map(Problem.parse, SHAPES), *kinds])

@@ -242,7 +242,7 @@ def measure(
 ) -> None:
     """Go on with a file until the time is up; `have` is a folder of packed files with other problems, or with those
     whose choices are measured, those of the file `chosen` where it is given."""
-    end, info = time.monotonic() + seconds, choose("cuda").info
+    end, info = time.monotonic() + seconds, choose("cuda")
     done = {each.problem for each in read(path)} if path.exists() else set()
     known = {each.problem: each for each in read(have)} if have else {}
     told = read_chosen(chosen) if chosen else {}

@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="the JSON file")
     parser.add_argument("--arch", default="native", help="what nvcc compiles for")
     options = parser.parse_args()
-    info = choose("cuda").info
+    info = choose("cuda")
     device, served = open_device(info), kernels(info)
     with tempfile.TemporaryDirectory() as folder:
         built = Built(served, folder, options.arch)

@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--contest-seconds", type=float, default=CONTEST_SECONDS)
     parser.add_argument("--share", type=share_of, default=slice(None), help=SHARE_HELP)
     options = parser.parse_args(arguments)
-    device = open_device(choose(options.device).info)
+    device = open_device(choose(options.device))
     head = head_of(device, effort=options.effort)
     problems = drawn(COUNT, options.largest)[: options.shapes]
     results = Results(options.output, head, problems, summary_of, options.share)

@@ -285,7 +285,7 @@ def main() -> None:
     if given.kills:
         known["gpus"]["killed"] = with_kills(given.gpus, given.kills, known["gpus"])
     elif given.gpus:
-        known["gpus"] = facts | {"device": detect.choose("cuda").info.name} | on_gpus(given.gpus)
+        known["gpus"] = facts | {"device": detect.choose("cuda").name} | on_gpus(given.gpus)
     else:
         quiet()
         recordings = [str(Path(each).resolve()) for each in given.recordings]

@@ -202,7 +202,7 @@ def main() -> None:
     parser.add_argument("--family", choices=("mma", "wgmma", "tf32x3"), help="of one family alone")
     options = parser.parse_args()
     first, others = ([text for text in texts if text.startswith(options.family or "")] for texts in (FIRST, OTHERS))
-    device = open_device(choose("cuda").info)
+    device = open_device(choose("cuda"))
     with device.entered():
         for name, step in (
             ("compile", lambda: compile_all(device, first, others)),

@@ -317,7 +317,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--share", type=share_of, default=slice(None), help=SHARE_HELP)
     options = parser.parse_args(arguments)
-    device = open_device(choose(options.device).info)
+    device = open_device(choose(options.device))
     head = head_of(device, effort=options.effort)
     results = Results(options.output, head, drawn(options.count, options.largest), summary_of, options.share)
     if options.found:

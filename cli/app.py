@@ -18,7 +18,7 @@ from ..codegen.errors import (
     LayoutError,
     ShapeError,
     TilewrightError,
-    meant,
+    nearest_of,
 )
 from ..runtime.files import UNSEEN, OutputWarning
 from .commands import commands, tune
@@ -88,7 +88,7 @@ def _remedied(error: click.ClickException) -> str:
     """Message of click, with a remedy for an option that does not exist."""
     if not isinstance(error, click.NoSuchOption):
         return error.format_message()
-    near = meant(error.option_name, error.possibilities or ())
+    near = nearest_of(error.option_name, error.possibilities or ())
     return f"there is no option {error.option_name}{near or '; --help lists the options'}"
 
 

@@ -10,6 +10,7 @@ from rich.text import Text
 from ..codegen.config import Config
 from ..codegen.errors import ShapeError, TuningError, check
 from ..codegen.problem import Problem
+from ..runtime.device.detect import choose
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.files import spared
 from ..tuner.bench.plot import check_plot, plot
@@ -43,7 +44,7 @@ def bench_command(
     check(not (configs and tune_first), "--config and --tune exclude each other; leave out one")
     problems = options.problems_of(**shapes)
     options.distinct({"--json": json_file, "--markdown": markdown, "--plot": plot_file})
-    info = options.chosen(device)
+    info = choose(device)
     if not problems:
         problems = options.problems_of(**shapes | {"suite": "small" if info.arch.is_host else "public"})
     console = new_console()

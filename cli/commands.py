@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..codegen.arch import ARCHES
-from ..codegen.errors import meant
+from ..codegen.errors import nearest_of
 from ..codegen.problem import DType, Grade
 from ..tuner.settings import BENCH_SECONDS, EFFORTS, SAMPLERS
 from . import completion
@@ -45,7 +45,7 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in self.commands and not ctx.resilient_parsing:
-            remedy = meant(name, self.commands) or f"; the commands are {', '.join(self.commands)}"
+            remedy = nearest_of(name, self.commands) or f"; the commands are {', '.join(self.commands)}"
             raise click.UsageError(f"there is no command {name!r}{remedy}", ctx)
         return super().resolve_command(ctx, args)
 

@@ -11,7 +11,7 @@ import click
 
 from ..codegen.errors import DeviceError, TuningError, check, check_path
 from ..codegen.problem import Problem
-from ..runtime.device.detect import available
+from ..runtime.device.detect import available, choose
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.store.store import Store
 from ..tuner.plan import check_tunable
@@ -55,7 +55,7 @@ def devices_here(device: str, count: int | None, key: str) -> list[DeviceInfo]:
     Raises ConfigError and DeviceError."""
     remedy = "name cuda or host, and a single GPU by CUDA_VISIBLE_DEVICES"
     check(device in ("auto", "cuda", "host"), f"--workers excludes --device {device}; {remedy}")
-    info = options.chosen(device)
+    info = choose(device)
     if info.arch.is_host:
         none = "--workers auto is one for each GPU, and there is none here; --workers N is N on the processor"
         check(bool(count), none)

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import click
 from rich.console import Console
 
 from ..codegen.arch import Arch, arch_named
-from ..codegen.errors import ConfigError, check, meant
+from ..codegen.errors import ConfigError, check, nearest_of
 from ..codegen.problem import DType, Problem
 from ..runtime.device.detect import choose
 from ..runtime.device.known import KNOWN, of_arch, typical
@@ -81,14 +80,6 @@ def problems_of(
     return problems
 
 
-def chosen(selector: str) -> DeviceInfo:
-    """The device that a selector chooses, with a note on stderr where a GPU was passed over."""
-    choice = choose(selector)
-    if choice.notice:
-        click.echo(f"note: {choice.notice}", err=True)
-    return choice.info
-
-
 def left_of(console: Console, problems: list[Problem], info: DeviceInfo, store: Path | None) -> list[Problem]:
     """The problems that have no record of the device, after a line on how many have one."""
     left = untuned(problems, info, store)
@@ -121,7 +112,7 @@ def targets(
     """The devices of these architectures and keys, else the one that `device` selects, and notes on the choice. Raises
     ConfigError and DeviceError."""
     if not arches and not keys:
-        return [chosen(device)], []
+        return [choose(device)], []
     recorded = Counter(record.device for record in store.records())
     rows = [arch_named(arch) for arch in arches]
     check(all(not row.is_host for row in rows), f"--arch must be one of {GPUS}, got 'host'")
@@ -139,7 +130,7 @@ def _keyed(key: str, recorded: Sequence[str], arches: Sequence[str]) -> DeviceIn
     if key in KNOWN:
         return KNOWN[key]
     choices = sorted({*recorded, *KNOWN} - {key for key in recorded if key.startswith("host")})
-    check(key in recorded, f"--device-key must be one of {', '.join(choices)}, got {key!r}{meant(key, choices)}")
+    check(key in recorded, f"--device-key must be one of {', '.join(choices)}, got {key!r}{nearest_of(key, choices)}")
     check(
         len(arches) == 1, f"--device-key {key}: its facts do not ship with tilewright; name its architecture by --arch"
     )

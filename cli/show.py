@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from ..codegen.errors import check, meant
+from ..codegen.errors import check, nearest_of
 from ..codegen.problem import Grade, Problem
 from ..runtime.store.codec import encode
 from ..runtime.store.record import Record
@@ -39,7 +39,7 @@ def show_command(
     selection, device_key = options.Selection(None if shape is None else (shape,), **kind), kind.pop("device_key")
     layers = Store(store).layers()
     keys = {record.device for layer in layers for record in layer}
-    text = f"--device-key must be one of {', '.join(sorted(keys))}, got {device_key!r}{meant(device_key, keys)}"
+    text = f"--device-key must be one of {', '.join(sorted(keys))}, got {device_key!r}{nearest_of(device_key, keys)}"
     check(device_key is None or device_key in keys, text)
     own, shipped = (tuple(each for each in layer if selection.takes(each.device, each.problem)) for layer in layers)
     records = fastest((*own, *shipped)) if best else (*own, *shipped)

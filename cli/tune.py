@@ -11,6 +11,7 @@ from rich.console import Console
 
 from ..codegen.errors import ShapeError, TuningError, check, check_path
 from ..codegen.problem import Problem
+from ..runtime.device.detect import choose
 from ..runtime.files import is_stream
 from ..tuner.measure.child import kept_between_runs
 from ..tuner.plan import check_tunable
@@ -51,7 +52,7 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
     check(alone, "--config tries these variants alone; leave out --trials and --spaces, or --config")
     if uses_workers(several, device, problems):
         return tuned_on_workers(problems, device, skip_tuned, csv_file, json_file, arguments, several)
-    info = options.chosen(device)
+    info = choose(device)
     for problem in problems:
         check_tunable(problem, info, arguments["configs"])
     console = new_console()

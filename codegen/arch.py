@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .errors import ConfigError, meant
+from .errors import ConfigError, nearest_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,5 +77,5 @@ def arch_named(name: str) -> Arch:
     """The row called `name`; `sm_90` finds `sm_90a`. Raises ConfigError listing the known ones."""
     arch = ARCHES.get(name) or ARCHES.get(name + "a")
     if arch is None:
-        raise ConfigError(f"arch must be one of {', '.join(ARCHES)}, got {name!r}{meant(name, ARCHES)}")
+        raise ConfigError(f"arch must be one of {', '.join(ARCHES)}, got {name!r}{nearest_of(name, ARCHES)}")
     return arch

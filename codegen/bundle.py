@@ -1,9 +1,8 @@
 """The contents of a bundle of emitted files: its kernels, the shape that each serves, and the facts of its launches."""
 
-import dataclasses
 import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -100,10 +99,11 @@ class Part:
         config, launch = self.config, self.launch
         multiples = config.multiples if self.pads else self.fit.multiples
         pdl = "griddepcontrol" in self.arch.instructions
+        limited = config.pdl and pdl  # the launch limits the CTAs of an SM to as many as are needed
         split = config.split_ctas, config.persistent_tiles, self.stream_ctas, config.has_workspace
         return (
             (_values(config.cta_tile, launch.block[:2]), "tile and threads"),
-            (_values(launch.static_smem_bytes, launch.dynamic_smem_bytes, pdl, self.limited), "shared memory and PDL"),
+            (_values(launch.static_smem_bytes, launch.dynamic_smem_bytes, pdl, limited), "shared memory and PDL"),
             (_values(self.fit.alignment, multiples, *split), "alignment, multiples; split-K, tiles of a CTA, stream-K"),
         )
 
@@ -126,11 +126,6 @@ class Part:
         return self.fit.edge is Edge.PAD
 
     @property
-    def limited(self) -> bool:
-        """Whether the launch limits the CTAs of an SM to as many as are needed."""
-        return self.config.pdl and "griddepcontrol" in self.arch.instructions
-
-    @property
     def serves(self) -> str:
         """Operands that the kernel serves, in words."""
         if self.universal:
@@ -147,15 +142,6 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Preparation:
-    """A kernel that prepares operands (pads, packs or splits them), in a namespace of the same name."""
-
-    name: str
-    code: str
-    """Text of the kernel as the file has it."""
-
-
-@dataclass(frozen=True, slots=True)
 class Text:
     """Kernels of one config, in a namespace of its own."""
 
@@ -166,8 +152,8 @@ class Text:
     arch: Arch
     kernels: tuple[tuple[Part, KernelSource], ...]
     """Launches and the sources of their kernels; several launches may share one kernel."""
-    preparation: Preparation | None
-    """The kernel that prepares the operands of these kernels."""
+    preparation: KernelSource | None
+    """The kernel that prepares the operands of these kernels, as the file has it, in a namespace of its own name."""
 
     @property
     def name(self) -> str:
@@ -195,6 +181,24 @@ class Text:
         """Names of the text's kernels and of the one that prepares their operands."""
         own = {source.name.partition("<")[0] for _, source in self.kernels}
         return own | ({self.preparation.name} if self.preparation else set())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Texts:
+    """Some texts, and lines that a file has once for all of them."""
+
+    texts: tuple[Text, ...]
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The lines that stop a compiler for an architecture older than the kernels need: one `#error` for all."""
+        needs = max(self.texts, key=lambda text: text.capability).needs
+        return tuple(needs[0].splitlines()) if needs else ()
+
+    @property
+    def preparations(self) -> tuple[KernelSource, ...]:
+        """The kernels that prepare operands, each once."""
+        return tuple(dict.fromkeys(text.preparation for text in self.texts if text.preparation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,47 +264,25 @@ class Product:
     """Architectures in rising order of capability."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+@dataclass(frozen=True, kw_only=True)
+class Unit(Texts):
     """Kernels that have a file of their own."""
 
     label: str
     arch: Arch
-    texts: tuple[Text, ...]
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The lines that stop a compiler for an older architecture."""
-        return needs_of(self.texts)
-
-    @property
-    def preparations(self) -> tuple[Preparation, ...]:
-        """The kernels that come before these, each once."""
-        return preparations_of(self.texts)
 
 
-@dataclass(frozen=True)
-class Bundle:
+@dataclass(frozen=True, kw_only=True)
+class Bundle(Texts):
     """All products, kernels and files of a bundle."""
 
     products: tuple[Product, ...]
-    texts: tuple[Text, ...]
     units: tuple[Unit, ...]
 
     @property
     def kernels(self) -> tuple[Part, ...]:
         """Kernels of all texts."""
         return tuple(part for text in self.texts for part, _ in text.kernels)
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The lines that stop a compiler for an older architecture."""
-        return needs_of(self.texts)
-
-    @property
-    def preparations(self) -> tuple[Preparation, ...]:
-        """The kernels that prepare operands, each once."""
-        return preparations_of(self.texts)
 
     @property
     def dtypes(self) -> tuple[DType, ...]:
@@ -359,13 +341,13 @@ class _Parts:
         row = f"row_{len(parts)}" if parts else "row"
         return parts.setdefault((fit, stream_ctas), Part(problem, fit, target.arch, stream_ctas, space, row))
 
-    def texts(self, labels: Collection[str]) -> tuple[Text, ...]:
-        """The texts of the kernels whose facts have these labels."""
-        of_texts = (tuple(part for part in each.values() if part.label in labels) for each in self._texts.values())
-        texts = [_text(parts) for parts in of_texts if parts]
+    def texts(self) -> tuple[Text, ...]:
+        """The texts of all kernels."""
+        texts = [_text([*parts.values()]) for parts in self._texts.values()]
         # One figure is help, a figure for each of many kernels is not.
         figures = 0 if len(texts) > 2 else 1
-        return tuple(text if number < figures else _without_figure(text) for number, text in enumerate(texts))
+        others = [replace(text, code=text.code[text.code.index("namespace {") :]) for text in texts[figures:]]
+        return (*texts[:figures], *others)
 
 
 def bundled(served: Sequence[Served], split: bool) -> Bundle:
@@ -377,16 +359,13 @@ def bundled(served: Sequence[Served], split: bool) -> Bundle:
         key: [(row, parts.of(row.problem, fitted(row.problem, row.config, row.target), row.target)) for row in group]
         for key, group in groups.items()
     }
-    kernels = {part for group in rows.values() for _, part in group}
     generals: dict[_Group, str] = {}
-    if not all(part.universal for part in kernels):
+    if not all(part.universal for group in rows.values() for _, part in group):
         for key, group in groups.items():
             first = group[0]
             fit = general_fit([row.config for row in group], first.problem, first.target)
-            part = parts.of(_odd(first.problem), fit, first.target)
-            generals[key] = part.label
-            kernels.add(part)
-    texts = parts.texts({part.label for part in kernels})
+            generals[key] = parts.of(_odd(first.problem), fit, first.target).label
+    texts = parts.texts()
     oldest = max(text.capability for text in texts)
     kinds = list(dict.fromkeys(kind for kind, _ in groups))
     suffixes = [len({kind[place] for kind in kinds}) > 1 for place in (0, 1)]
@@ -405,10 +384,11 @@ def bundled(served: Sequence[Served], split: bool) -> Bundle:
     units: tuple[Unit, ...] = ()
     if split:
         prefixes = {arch: arch.name if several else "kernel" for arch in arches}
-        units = tuple(Unit(f"{prefixes[each.arch]}_{each.name}", each.arch, (each,)) for each in texts)
+        units = tuple(Unit(label=f"{prefixes[text.arch]}_{text.name}", arch=text.arch, texts=(text,)) for text in texts)
     elif several:
-        units = tuple(Unit(arch.name, arch, tuple(each for each in texts if each.arch == arch)) for arch in arches)
-    return Bundle(tuple(products), texts, units)
+        of_arches = {arch: tuple(text for text in texts if text.arch == arch) for arch in arches}
+        units = tuple(Unit(label=arch.name, arch=arch, texts=each) for arch, each in of_arches.items())
+    return Bundle(products=tuple(products), texts=texts, units=units)
 
 
 def _grouped(served: Sequence[Served]) -> tuple[dict[_Group, list[Served]], list[Arch]]:
@@ -453,17 +433,6 @@ def general_fit(configs: Iterable[Config], problem: Problem, target: Target) -> 
     return min(legal, key=order, default=None) or fitted(odd, default, target, aligned=False)
 
 
-def needs_of(texts: Sequence[Text]) -> tuple[str, ...]:
-    """The lines that stop a compiler for an architecture older than these kernels need: one `#error` for all."""
-    needs = max(texts, key=lambda text: text.capability).needs
-    return tuple(needs[0].splitlines()) if needs else ()
-
-
-def preparations_of(texts: Sequence[Text]) -> tuple[Preparation, ...]:
-    """The kernels that come before those of some texts, each once."""
-    return tuple(dict.fromkeys(text.preparation for text in texts if text.preparation))
-
-
 def _values(*values: object) -> str:
     """Numbers, truth values and tuples of them, as C initialises a struct with them."""
     return ", ".join(f"{{{_values(*each)}}}" if isinstance(each, tuple) else str(each).lower() for each in values)
@@ -471,7 +440,7 @@ def _values(*values: object) -> str:
 
 def _odd(problem: Problem) -> Problem:
     m, n, k = _ODD
-    return dataclasses.replace(problem, m=m, n=n, k=k)
+    return replace(problem, m=m, n=n, k=k)
 
 
 def _text(parts: Sequence[Part]) -> Text:
@@ -479,17 +448,11 @@ def _text(parts: Sequence[Part]) -> Text:
     fits = list(dict.fromkeys(part.fit for part in parts))
     sources = dict(zip(fits, instances(parts[0].problem, fits)))
     kernels = tuple((part, sources[part.fit]) for part in parts)
-    preparation, first = None, sources[fits[0]].preparation
-    if first is not None:
-        preparation = Preparation(first.name, _within_file(first))
-    code = _NEEDS.sub("", _within_file(sources[fits[0]]))
-    return Text(parts[0].space, code, parts[0].arch, kernels, preparation)
+    first = sources[fits[0]]
+    preparation = replace(first.preparation, code=_within_file(first.preparation)) if first.preparation else None
+    return Text(parts[0].space, _NEEDS.sub("", _within_file(first)), parts[0].arch, kernels, preparation)
 
 
 def _within_file(source: KernelSource) -> str:
     """The text without its banner, its kernel known to its file alone."""
     return source.code.partition("\n\n")[2].replace('extern "C" __global__', "static __global__")
-
-
-def _without_figure(text: Text) -> Text:
-    return replace(text, code=text.code[text.code.index("namespace {") :])

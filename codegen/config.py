@@ -11,9 +11,9 @@ from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 from .cost import Cost
-from .errors import ConfigError, meant
-from .fit import FOLLOWING, Fit, FitRule, fit_of, whole
-from .leaf import Edge, Leaf, Mode, Value
+from .errors import ConfigError, nearest_of
+from .fit import FOLLOWING, Fit, FitRule, fit_of
+from .leaf import Edge, EdgePolicy, Leaf, Mode, Value
 from .legality import Rule
 from .mechanisms.split import Reduce, Split
 from .problem import DType, Grade, Problem
@@ -57,6 +57,7 @@ class Config:
     """Typed values to put, in turn, in place of a config's own on a device that lacks what these need."""
 
     split: Split = Split()
+    edge: EdgePolicy = EdgePolicy.FIT
 
     # --- names and text
 
@@ -84,7 +85,7 @@ class Config:
             reason = "vectors and edges follow from the problem; leave it out"
             raise ConfigError(f"{cls.family} has no parameter {name!r}: {reason}")
         names = [leaf.name for leaf in cls.leaves()]
-        raise ConfigError(f"{cls.family} has the parameters {', '.join(names)}, got {name!r}{meant(name, names)}")
+        raise ConfigError(f"{cls.family} has the parameters {', '.join(names)}, got {name!r}{nearest_of(name, names)}")
 
     @classmethod
     def of(cls, values: Mapping[str, Value] | Iterable[tuple[str, Value]]) -> Self:
@@ -99,7 +100,7 @@ class Config:
         for field in dataclasses.fields(cls):  # type: ignore[arg-type]
             if dataclasses.is_dataclass(field.type):
                 kind: Any = field.type
-                groups[field.name] = _group(kind, tuple(map(typed.get, _names(kind), _defaults(kind))))
+                groups[field.name] = _group(kind, tuple(map(typed.get, *_options(kind))))
             elif field.name in typed:
                 groups[field.name] = typed[field.name]
         return cls(**groups)
@@ -220,7 +221,11 @@ class Config:
 
     def edge_of(self, problem: Problem) -> Edge:
         """Edge of the kernel for a problem's matrices."""
-        return Edge.EXACT if whole(problem, self) else Edge.BOUNDS
+        if self.edge is EdgePolicy.PAD:
+            return Edge.PAD
+        sizes = zip((problem.m, problem.n, problem.k), self.multiples)
+        fits = self.edge is EdgePolicy.FIT and all(size % multiple == 0 for size, multiple in sizes)
+        return Edge.EXACT if fits else Edge.BOUNDS
 
     def widest_vectors(self, problem: Problem, aligned: bool) -> tuple[int, int, int]:
         """The widest vectors of A, B and C that stored rows allow: of one element where operands are not `aligned`."""
@@ -373,8 +378,10 @@ class Config:
 
 
 @cache
-def _names(group: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(group))
+def _options(group: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """Names and defaults of a group's parameters."""
+    fields = dataclasses.fields(group)
+    return tuple(field.name for field in fields), tuple(field.default for field in fields)
 
 
 @cache
@@ -382,18 +389,13 @@ def _fields(config: Any) -> tuple[tuple[str, tuple[str, ...] | None, Callable[[A
     """The fields of a family; of those that are groups the parameters, and what gives the values of all."""
     kinds: list[tuple[str, Any]] = [(each.name, each.type) for each in dataclasses.fields(config)]
     grouped = {name for name, kind in kinds if dataclasses.is_dataclass(kind)}
-    groups = {name: _names(kind) for name, kind in kinds if name in grouped}
+    groups = {name: _options(kind)[0] for name, kind in kinds if name in grouped}
     return tuple((name, groups.get(name), _reader(groups.get(name, ()))) for name, _ in kinds)
 
 
 def _reader(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
     read: Any = attrgetter(*names) if names else lambda group: ()
     return read if len(names) != 1 else lambda group: (read(group),)
-
-
-@cache
-def _defaults(group: Any) -> tuple[Any, ...]:
-    return tuple(field.default for field in dataclasses.fields(group))
 
 
 @cache

@@ -6,28 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from . import source
 from .bundle import AS_GIVEN, Bundle, Served, bundled
 from .emitted import Emitted, sealed
-from .environment import environment, tidy
+from .environment import rendered
 from .errors import check, check_comment, check_type
 from .problem import NORMWISE_ROUNDINGS, Grade, Problem
 from .reserved import refuse
-from .source import (
-    MOST_LIMITED,
-    MOST_PAD_CTAS,
-    PACK_THREADS,
-    PACK_TILE,
-    PACKED_BYTES,
-    PAD_THREADS,
-    SMEM_STEP,
-    TERM_HELD,
-    TERM_ROWS,
-    TERM_THREADS,
-)
 
 COUNTER_BYTES = 16384
 """Bytes of counters at the start of an emitted bundle's workspace: a counter for each tile of C that CTAs share."""
 
+_SIZES = (
+    "MOST_LIMITED", "MOST_PAD_CTAS", "PACKED_BYTES", "PACK_THREADS", "PACK_TILE", "PAD_THREADS", "SMEM_STEP",
+    "TERM_HELD", "TERM_ROWS", "TERM_THREADS",
+)  # fmt: skip
+"""Constants of launches that the launcher has too: templates name them in small letters."""
 _INTERFACE_VERSION = 1
 """Number that grows where what an emitted header declares changes."""
 _STORED = {
@@ -109,10 +103,10 @@ def emit(
     templates = _templates(bundle, layout)
     taken = {name for text in bundle.texts for name in text.names}
     check(name not in taken, f"name must differ from the kernel's, got {name!r}")
-    texts = [_rendered(each, "the_name", values) for each in templates if each.pattern.endswith((".cu", ".cuh", ".h"))]
+    texts = [_text(each, "the_name", values) for each in templates if each.pattern.endswith((".cu", ".cuh", ".h"))]
     words = {word for text in texts for word in _words(text)}
     check(name not in words, f"name must not be a word within the emitted files, got {name!r}")
-    return Emitted(tuple((each.filename(name), sealed(_rendered(each, name, values))) for each in templates))
+    return Emitted(tuple((each.filename(name), sealed(_text(each, name, values))) for each in templates))
 
 
 def default_name(problems: Sequence[Problem]) -> str:
@@ -181,18 +175,9 @@ def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: s
         "counter_bytes": COUNTER_BYTES if bundle.uses.sums else 0,
         "sections": _sections(bundle),
         "steps": ", ".join(f"&{step}_step" for step in bundle.steps),
-        "most_limited": MOST_LIMITED,
-        "smem_step": SMEM_STEP,
-        "packed_bytes": PACKED_BYTES,
-        "pack_tile": PACK_TILE,
-        "pack_threads": PACK_THREADS,
         "normwise": served[0].problem.accuracy is Grade.NORMWISE,
         "normwise_roundings": NORMWISE_ROUNDINGS,
-        "term_rows": TERM_ROWS,
-        "term_threads": TERM_THREADS,
-        "pad_threads": PAD_THREADS,
-        "most_pad_ctas": MOST_PAD_CTAS,
-        "term_held": TERM_HELD,
+        **{name.lower(): getattr(source, name) for name in _SIZES},
         "digest": "@file digest@",
     }
 
@@ -249,14 +234,13 @@ def _command(served: Sequence[Served], name: str, layout: Layout, options: str) 
     return " ".join(("tilewright emit", *words))
 
 
-def _rendered(file: _File, name: str, values: Mapping[str, Any]) -> str:
+def _text(file: _File, name: str, values: Mapping[str, Any]) -> str:
     prefix, filename = name.upper(), file.filename(name)
     mark = _COMMENT.get(filename[filename.rfind(".") :], "//")
     command = values["command"] + (" --main" if "selftest" in file.template else "")
     own = {"name": name, "prefix": prefix, "filename": filename, "mark": mark, "command": command}
     products = [replace(each, name=each.name.replace("@", name)) for each in values["products"]]
-    context = {**values, **own, **file.own, "products": products}
-    return tidy(environment().get_template(file.template).render(context))
+    return rendered(file.template, **{**values, **own, **file.own, "products": products})
 
 
 def _words(text: str) -> set[str]:

@@ -1,15 +1,18 @@
 """Emitted files: their digests, and how they are written over those of before and over no other."""
 
+import contextlib
 import hashlib
 import os
 import re
-import tempfile
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import check
 from .reading import NotPlainError, read_plain
 
+TEMPORARY_SUFFIX = ".tmp"
+"""Ending of a file that is still being written, or that a killed writer left."""
 _PLACEHOLDER = "@file digest@"
 _MARK = re.compile(r"^(?://|#) Written by tilewright, file digest ([0-9a-f]{16})\.", re.MULTILINE)
 _NAME = re.compile(r"^(?://|#) +tilewright emit .*--name (\w+)", re.MULTILINE)
@@ -51,7 +54,7 @@ class Emitted:
         aside: list[Path] = []
         try:
             for path, (_, text) in zip(paths, self.files, strict=True):
-                aside.append(_written_aside(path, text))
+                aside.append(written_aside(path, text.encode()))
             for path, written in zip(paths, aside, strict=True):
                 os.replace(written, path)  # a link there is replaced, never followed
         finally:
@@ -86,18 +89,18 @@ def _bundle_of(text: str) -> str:
     return command[1] if command else ""
 
 
-def _written_aside(path: Path, text: str) -> Path:
-    """A file beside `path` with the text in it. Raises OSError that names `path`."""
-    aside = None
+def written_aside(path: Path, data: bytes) -> Path:
+    """Write `data` to the disk in a new file beside `path`, which the caller renames, and return its path. Raises
+    OSError, which names `path`, and leaves no file then."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        aside = Path(name)
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        os.chmod(aside, 0o644)
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
     except BaseException as error:
-        if aside:
-            aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            aside.unlink()
         if isinstance(error, OSError):
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise

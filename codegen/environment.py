@@ -20,6 +20,11 @@ def environment() -> Environment:
     )
 
 
+def rendered(template: str, **values: object) -> str:
+    """The text of a template with these values, without trailing blanks and runs of empty lines."""
+    return tidy(environment().get_template(template).render(values))
+
+
 def tidy(text: str) -> str:
     """`text` without trailing blanks and runs of empty lines."""
     return re.sub(r"\n{3,}", "\n\n", re.sub(r"[ \t]+\n", "\n", text)).strip("\n") + "\n"

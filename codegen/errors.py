@@ -83,21 +83,12 @@ def check_type(name: str, value: object, kinds: type | tuple[type, ...], what: s
         raise ArgumentTypeError(f"{name} must be {what}, got {value!r}")
 
 
-def meant(value: object, words: Iterable[str]) -> str:
-    """End of a message that names the word nearest to a value which is none of them; empty where none is near."""
-    from difflib import get_close_matches
-
-    near = get_close_matches(str(value), list(words), 1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
 def check_path(name: str, value: object) -> Path | None:
     """The path that a caller gave, if any, with `~` taken for a home. Raises ArgumentTypeError, ConfigError."""
     check_type(name, value, (Path, str, NoneType), "a path")
     if value is None:
         return None
-    check(str(value) != "", f"{name} must be a path, got ''")
-    check("\0" not in str(value), f"{name} must be a path, got {str(value)!r}")
+    check(str(value) != "" and "\0" not in str(value), f"{name} must be a path, got {str(value)!r}")
     try:
         os.fsencode(str(value))
     except UnicodeEncodeError as error:
@@ -122,11 +113,10 @@ def check_comment(name: str, text: str) -> None:
     check(text.isprintable() and "\\" not in text, f"{name} must be one line without a backslash, got {text!r}")
 
 
-def nearest_of(value: object, choices: list[str]) -> str:
-    """The end of a message about a word that is none of `choices`: `; did you mean 'normwise'?` where one is near."""
-    if not isinstance(value, str):
-        return ""
+def nearest_of(value: object, words: Iterable[str]) -> str:
+    """The end of a message about a value that is none of some words, `; did you mean 'normwise'?`; empty where none is
+    near."""
     from difflib import get_close_matches  # for a message alone
 
-    near = get_close_matches(value.lower(), choices, 1)
+    near = get_close_matches(str(value).lower(), list(words), 1)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from .leaf import Edge, EdgePolicy
+from .leaf import Edge
 from .problem import Problem
 
 if TYPE_CHECKING:
@@ -82,18 +82,6 @@ class FitRule:
     """True where the widths of the fit, of this config, may be used."""
 
 
-def whole(problem: Problem, config: "Config") -> bool:
-    """Whether m, n and k are multiples of what the config covers at a time."""
-    return all(size % each == 0 for size, each in zip((problem.m, problem.n, problem.k), config.multiples))
-
-
-def edge_of(policy: EdgePolicy, problem: Problem, config: "Config") -> Edge:
-    """Edge of a classic kernel for a problem's matrices."""
-    if policy is EdgePolicy.PAD:
-        return Edge.PAD
-    return Edge.EXACT if policy is EdgePolicy.FIT and whole(problem, config) else Edge.BOUNDS
-
-
 def nearest_fit(problem: Problem, config: "Config") -> Fit:
     """The fit of a config to a problem, or the one with vectors of one element where no widths keep the rules."""
     return config.fit(problem) or Fit(config, config.edge_of(problem))
@@ -120,7 +108,7 @@ def keeps(problem: Problem, config: "Config", rules: Sequence[FitRule]) -> bool:
 
 
 @cache
-def _widths(most: tuple[int, int, int]) -> tuple[tuple[int, ...], ...]:
+def _widths(most: tuple[int, int, int]) -> tuple[tuple[int, int, int], ...]:
     """Every combination of widths that divide these, the widest first."""
-    choices = [[width for width in WIDTHS if limit % width == 0] for limit in most]
-    return tuple(sorted(itertools.product(*choices), key=math.prod, reverse=True))
+    of_a, of_b, of_c = ([width for width in WIDTHS if limit % width == 0] for limit in most)
+    return tuple(sorted(itertools.product(of_a, of_b, of_c), key=math.prod, reverse=True))

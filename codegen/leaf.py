@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import ConfigError, meant
+from .errors import ConfigError, nearest_of
 
 Value = int | str
 """A parameter as text and JSON have it: a number or a word. Switches are 0 and 1 there."""
@@ -89,4 +89,4 @@ class Leaf:
             if type(value) is type(plain) and value == plain:
                 return choice
         words = [str(self.plain(choice)) for choice in self.choices]
-        raise ConfigError(f"{self.name} must be one of {', '.join(words)}, got {value!r}{meant(value, words)}")
+        raise ConfigError(f"{self.name} must be one of {', '.join(words)}, got {value!r}{nearest_of(value, words)}")

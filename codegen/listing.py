@@ -66,10 +66,6 @@ def _grouped(kind: Any) -> tuple[tuple[str, ...], tuple[tuple[str, Any, tuple[st
     return own, tuple((group, types[group], tuple(names)) for group, names in groups.items())
 
 
-_HOLDS, _BROKEN = -1, -2
-"""Verdicts of a rule; where a rule asks for an open value, its verdict is the place of that value."""
-
-
 def _says(rule: Rule[Any], problem: Problem, config: Any, target: Target) -> bool | str:
     """Whether the rule holds; the name of an open parameter where it asks for one."""
     try:
@@ -85,20 +81,17 @@ class _Memory:
     """
 
     def __init__(self, rule: Rule[Any]) -> None:
-        self.rule = rule
+        self.rule, self.title = rule, rule.title
         self.names: tuple[str, ...] = ()
         self.key: Callable[[Mapping[str, Any]], object] = lambda chosen: ()
-        self.said: dict[object, int] = {}
+        self.said: dict[object, bool | str] = {}
 
-    def ask(self, problem: Problem, target: Target, config: Any, chosen: _Chosen, places: Mapping[str, int]) -> int:
-        """The rule's verdict, which is remembered."""
+    def ask(self, problem: Problem, target: Target, config: Any, chosen: _Chosen) -> bool | str:
+        """The rule's verdict, which is remembered: whether it holds, or the name of an open parameter."""
         chosen.read.clear()
-        said = _says(self.rule, problem, config, target)
-        if isinstance(said, str):
-            verdict = places[said]
-            chosen.read.discard(said)
-        else:
-            verdict = _HOLDS if said else _BROKEN
+        verdict = _says(self.rule, problem, config, target)
+        if isinstance(verdict, str):
+            chosen.read.discard(verdict)
         if not chosen.read <= set(self.names):
             self.names = (*self.names, *sorted(chosen.read - set(self.names)))
             self.key = itemgetter(*self.names)
@@ -125,11 +118,11 @@ def keeping(
             values.update(change)
             verdict = memory.said.get(memory.key(values))
             if verdict is None:
-                verdict = memory.ask(problem, target, traced, chosen, {})
+                verdict = memory.ask(problem, target, traced, chosen)
                 if changing.isdisjoint(memory.names):  # all are alike
-                    legal += changes if verdict == _HOLDS else ()
+                    legal += changes if verdict else ()
                     break
-            if verdict == _HOLDS:
+            if verdict:
                 legal.append(change)
         changes = legal
     return changes
@@ -154,13 +147,9 @@ def open_rules(
 
 
 def worth(
-    problem: Problem,
-    target: Target,
-    kind: type[Config],
-    rules: Sequence[Rule[Any]],
-    values: Mapping[str, Sequence[Any]],
-    pruned: Counter[str],
-) -> dict[str, list[Any]]:
+    problem: Problem, target: Target, kind: type[Config], rules: Sequence[Rule[Any]],
+    values: Mapping[str, Sequence[Any]], pruned: Counter[str],
+) -> dict[str, list[Any]]:  # fmt: skip
     """The typed values of each parameter of which no rule alone says that they cannot be; none at all where a rule
     breaks without any. Combinations that are left out so are counted in `pruned`. A parameter that `values` lacks takes
     its default."""
@@ -188,11 +177,7 @@ def worth(
 
 
 def legal_configs(
-    problem: Problem,
-    target: Target,
-    kind: type[Config],
-    values: Mapping[str, Sequence[Any]],
-    most: int,
+    problem: Problem, target: Target, kind: type[Config], values: Mapping[str, Sequence[Any]], most: int
 ) -> tuple[list[Config], Counter[str]] | None:
     """The configs that break none of the family's rules, and how many combinations were left out for which reason; None
     where there are more than `most` of them, or more than MOST_COMBINATIONS to look through.
@@ -202,7 +187,6 @@ def legal_configs(
     """
     pruned: Counter[str] = Counter()
     rules = rules_of(kind)
-    titles = [rule.title for rule in rules]
     axes = worth(problem, target, kind, rules, values, pruned)
     if not all(axes.values()):
         return [], pruned
@@ -216,11 +200,9 @@ def legal_configs(
     chosen = _Chosen(values_now)
     config = _traced(kind, chosen)
 
-    # Rules wait at the place of the first value that they ask for and do not find. A rule has a memory for each place.
-    places = {name: place for place, name in enumerate(free)}
-    memories = [[_Memory(rule) for _ in free] for rule in rules]
-    waiting: list[list[int]] = [[] for _ in free]
-    waiting[0] += range(len(rules))
+    # A rule waits for the first value that it asks for and does not find. It has a memory for each such value.
+    waiting: dict[str, list[dict[str, _Memory]]] = {name: [] for name in free}
+    waiting[free[0]] = [{name: _Memory(rule) for name in free} for rule in rules]
     legal: list[Config] = []
 
     def grow(place: int) -> None:
@@ -232,19 +214,18 @@ def legal_configs(
         name = free[place]
         for value in axes[name]:
             values_now[name] = value
-            moved = []  # where rules wait now that did wait here
-            for number in waiting[place]:
-                memory = memories[number][place]
+            moved = []  # values that rules wait for now that did wait for this one
+            for memories in waiting[name]:
+                memory = memories[name]
                 verdict = memory.said.get(memory.key(values_now))
                 if verdict is None:
-                    verdict = memory.ask(problem, target, config, chosen, places)
-                if verdict == _HOLDS:
-                    continue
-                if verdict == _BROKEN:
-                    pruned[titles[number]] += below[place]
+                    verdict = memory.ask(problem, target, config, chosen)
+                if verdict is False:
+                    pruned[memory.title] += below[place]
                     break
-                moved.append(verdict)
-                waiting[verdict].append(number)
+                if isinstance(verdict, str):
+                    moved.append(verdict)
+                    waiting[verdict].append(memories)
             else:
                 grow(place + 1)
             for later in moved:

@@ -2,7 +2,7 @@
 
 from .config import Config
 from .emitted import Emitted, sealed
-from .environment import environment, tidy
+from .environment import rendered
 from .errors import check, check_type
 from .families import families
 from .problem import Grade, Problem
@@ -33,16 +33,13 @@ def plain(problem: Problem, config: Config, name: str = "matmul") -> Emitted:
     check(min(problem.m, problem.n, problem.k) > 0, f"a plain kernel's shape has sizes above 0, got {problem.shape}")
     filename = f"{name}.cu"
     command = f"tilewright emit --plain --shape {problem.shape} --dtype {problem.dtype.value} --name {name}"
-    text = (
-        environment()
-        .get_template(config.plain)
-        .render(
-            filename=filename,
-            config=config,
-            problem=problem,
-            edge=config.edge_of(problem),
-            command=f'{command} --config "{config}"',
-            digest="@file digest@",
-        )
+    text = rendered(
+        config.plain,
+        filename=filename,
+        config=config,
+        problem=problem,
+        edge=config.edge_of(problem),
+        command=f'{command} --config "{config}"',
+        digest="@file digest@",
     )
-    return Emitted(((filename, sealed(tidy(text))),))
+    return Emitted(((filename, sealed(text)),))

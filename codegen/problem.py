@@ -11,7 +11,7 @@ from .errors import ArgumentTypeError, ShapeError, check, nearest_of
 
 INT_MAX = 2**31 - 1
 NORMWISE_ROUNDINGS = 256
-"""Units of roundoff that `normwise` allows at least, however short k is: docs/accuracy.md has the sum."""
+"""Units of roundoff that `normwise` allows at least, however short k is: docs/experiments/errors.md has the sum."""
 _SHAPE = re.compile(r"(\d{1,10})(?:x(\d{1,10})x(\d{1,10}))?")
 
 Trans = Literal["nn", "nt", "tn", "tt"]

@@ -24,23 +24,21 @@ def opened_plain(path: Path, owner: int | None = None, follow: bool = False) -> 
     Raises NotPlainError for anything else, and where `owner` is given for another user's file; OSError where
     it cannot be opened.
     """
+    # Without O_NONBLOCK, opening a pipe would wait for its writer.
+    more = os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
-        # Without O_NONBLOCK, opening a pipe would wait for its writer.
-        links = 0 if follow else os.O_NOFOLLOW
-        descriptor = os.open(path, os.O_RDONLY | links | os.O_NONBLOCK | os.O_CLOEXEC)
+        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | more))  # noqa: SIM115
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
             raise NotPlainError("not a regular file") from error
         raise
-    with contextlib.ExitStack() as stack:
-        stack.callback(os.close, descriptor)
-        facts = os.fstat(descriptor)
+    with file:
+        facts = os.fstat(file.fileno())
         if not stat.S_ISREG(facts.st_mode):
             raise NotPlainError("not a regular file")
         if owner is not None and facts.st_uid != owner:
             raise NotPlainError("another user's file")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            yield file
+        yield file
 
 
 def read_plain(path: Path, limit_bytes: int, owner: int | None = None, follow: bool = False) -> bytes:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .config import Config
-from .environment import environment, tidy
+from .environment import rendered
 from .errors import check
 from .fit import Fit
 from .leaf import Edge
@@ -40,21 +40,18 @@ def instances(problem: Problem, fits: Sequence[Fit]) -> list[KernelSource]:
     name = kernel_name(config, problem.dtype, problem.trans, batched)
     varied = [config.varied(fit, problem) for fit in fits]
     first = preparation(problem, fits[0])
-    text = tidy(
-        environment()
-        .get_template(config.template)
-        .render(
-            name=name,
-            digest=_DIGEST,
-            config=config,
-            fits=fits,
-            varied=varied,
-            dtype=problem.dtype,
-            trans=problem.trans,
-            launch=config.launch_config(problem, 1),
-            preparation=first,
-            batched=batched,
-        )
+    text = rendered(
+        config.template,
+        name=name,
+        digest=_DIGEST,
+        config=config,
+        fits=fits,
+        varied=varied,
+        dtype=problem.dtype,
+        trans=problem.trans,
+        launch=config.launch_config(problem, 1),
+        preparation=first,
+        batched=batched,
     )
     check(_DIGEST in text, f"{config.template} has no digest in its banner")
     code = text.replace(_DIGEST, hashlib.sha256(text.encode()).hexdigest()[:16])
@@ -69,28 +66,25 @@ def preparation(problem: Problem, fit: Fit) -> KernelSource | None:
     config: Any = fit.config
     dtype, trans, batched = problem.dtype, problem.trans, problem.batch > 1
     if fit.edge is Edge.PAD:
-        return _rendered("pad", f"pad_{dtype.code}", dtype, trans, batched)
+        return _prepared("pad", f"pad_{dtype.code}", dtype, trans, batched)
     if any(config.packs):
         which = "".join(name for name, packs in zip("ab", config.packs) if packs)
         tile = {"PACK_TILE": PACK_TILE, "PACK_THREADS": PACK_THREADS}
-        return _rendered(
+        return _prepared(
             "pack", f"pack_{which}_{dtype.code}_{trans}", dtype, trans, batched, packs=config.packs, **tile
         )
     if config.terms:
-        return _splitting(config, dtype, trans, batched)
+        blocked, ctas = config.term_blocked, config.term_ctas
+        layout = f"blocked{blocked}_cluster{ctas}" if blocked else "rows"
+        name = f"split_{config.term_format}_{trans}_{layout}"
+        facts = {"numbers": config.term_format, "terms": config.terms, "blocked": blocked, "ctas": ctas}
+        sizes = {"TERM_ROWS": TERM_ROWS, "TERM_THREADS": TERM_THREADS, "TERM_HELD": TERM_HELD}
+        return _prepared("split", name, dtype, trans, batched, **facts, **sizes)
     return None
 
 
-def _splitting(config: Any, dtype: DType, trans: str, batched: bool) -> KernelSource:
-    numbers, blocked, ctas = config.term_format, config.term_blocked, config.term_ctas
-    layout = f"blocked{blocked}_cluster{ctas}" if blocked else "rows"
-    facts = {"numbers": numbers, "terms": config.terms, "blocked": blocked, "ctas": ctas}
-    warps = {"TERM_ROWS": TERM_ROWS, "TERM_THREADS": TERM_THREADS, "TERM_HELD": TERM_HELD}
-    return _rendered("split", f"split_{numbers}_{trans}_{layout}", dtype, trans, batched, **facts, **warps)
-
-
-def _rendered(
+def _prepared(
     template: str, name: str, dtype: DType, trans: str, batched: bool, **values: object
 ) -> KernelSource:  # fmt: skip
-    file, name = environment().get_template(f"prepare/{template}.cu.jinja"), "batched_" * batched + name
-    return KernelSource(name, tidy(file.render(name=name, dtype=dtype, trans=trans, batched=batched, **values)))
+    name, facts = "batched_" * batched + name, {"dtype": dtype, "trans": trans, "batched": batched}
+    return KernelSource(name, rendered(f"prepare/{template}.cu.jinja", name=name, **facts, **values))

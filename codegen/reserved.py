@@ -2,6 +2,8 @@
 another."""
 
 import re
+from functools import cache
+from pathlib import Path
 
 from .errors import check
 
@@ -33,88 +35,17 @@ _BLAS = re.compile(
 )
 """Routines of BLAS, CBLAS and LAPACK, also as Fortran names them: a program that links such a library would call either
 by the order of linking."""
-_KEYWORDS = frozenset(
-    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class "
-    "compl concept const consteval constexpr constinit const_cast continue co_await co_return co_yield decltype "
-    "default delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline "
-    "int long main mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public "
-    "register reinterpret_cast requires restrict return short signed sizeof static static_assert static_cast "
-    "struct switch template this thread_local throw true try typedef typeid typename union unsigned using virtual "
-    "void volatile wchar_t while xor xor_eq".split()
-)
-"""Words of C++."""
+_PORTS = frozenset(f"{port}{number}" for port in ("com", "lpt") for number in range(10))
+"""Names that Windows has for ports, in any letters: no file can have them."""
 
-_MATH = (
-    "acos acosh asin asinh atan atan2 atanh cabs cacos cacosh carg casin casinh catan catanh cbrt ccos "
-    "ccosh ceil cexp cimag clog conj copysign cos cosh cpow cproj creal csin csinh csqrt ctan ctanh erf "
-    "erfc exp exp10 exp2 expm1 fabs fdim floor fma fmax fmin fmod frexp gamma hypot ilogb j0 j1 jn "
-    "ldexp lgamma llrint llround log log10 log1p log2 logb lrint lround modf nan nearbyint nextafter "
-    "nexttoward pow remainder remquo rint round scalbln scalbn sin sincos sinh sqrt tan tanh tgamma "
-    "trunc y0 y1 yn llogb nextdown nextup roundeven scalb cospi cyl_bessel_i0 cyl_bessel_i1 erfcinv erfcx erfinv norm "
-    "norm3d norm4d normcdf normcdfinv rcbrt rhypot rnorm rnorm3d rnorm4d rsqrt sincospi sinpi"
-)
-_C = (
-    "abort abs aligned_alloc asctime at_quick_exit atexit atof atoi atol atoll bsearch btowc calloc "
-    "clearerr clock ctime difftime div errno exit fclose feof ferror fflush fgetc fgetpos fgets fgetwc "
-    "fgetws fopen fprintf fputc fputs fputwc fputws fread free freopen fscanf fseek fsetpos ftell fwide "
-    "fwprintf fwrite fwscanf getc getchar getenv gets getwc getwchar gmtime imaxabs imaxdiv isalnum "
-    "isalpha isblank iscntrl isdigit isfinite isgraph isinf isnan isnormal islower isprint ispunct "
-    "isspace isupper iswalnum iswalpha isxdigit labs ldiv llabs lldiv localeconv localtime longjmp main "
-    "malloc mblen mbrlen mbrtowc mbsinit mbstowcs mbtowc memchr memcmp memcpy memmove memset mktime "
-    "perror printf putc putchar puts putwc putwchar qsort quick_exit raise rand realloc remove rename "
-    "rewind scanf setbuf setjmp setlocale setvbuf signal signbit snprintf sprintf srand sscanf strcat "
-    "strchr strcmp strcoll strcpy strcspn strdup strerror strftime strlen strncat strncmp strncpy "
-    "strpbrk strrchr strspn strstr strtod strtof strtok strtol strtold strtoll strtoul strtoull strxfrm "
-    "swprintf system time timespec_get tmpfile tmpnam tolower toupper ungetc ungetwc va_arg va_end "
-    "va_start vfprintf vprintf vscanf vsnprintf vsprintf vsscanf wcscmp wcscpy wcslen wcstombs wctomb "
-    "wmemcpy wprintf wscanf"
-)
-_POSIX = (
-    "accept access alarm bcmp bcopy bind brk bzero chdir chmod chown close closedir connect creat "
-    "daemon dlclose dlopen dlsym drand48 dup dup2 environ execl execv execve fchmod fcntl ffs fileno "
-    "fork fsync ftruncate getopt getpid getuid index ioctl isatty kill link listen lseek mkdir mmap "
-    "mprotect munmap nice open opendir optarg opterr optind optopt pause pipe poll popen pread putenv "
-    "pwrite random read readdir readlink recv rindex rmdir sbrk select send setenv shutdown sigaction "
-    "signgam sleep socket srandom stat stderr stdin stdout swab symlink sync sysconf times timezone "
-    "truncate ttyname tzname tzset umask uname unlink unsetenv usleep utime valloc vfork wait waitpid "
-    "write"
-)
-_CUDA = (
-    "all any ballot blockDim blockIdx clock64 deprecated dim3 dim4 fdivide fdividef gridDim half half2 ll2double "
-    "llmax llmin max min syncthreads_and syncthreads_count syncthreads_or threadIdx type ull2double ullmax ullmin umax "
-    "umin warpSize"
-)
-_MACROS = (
-    "BUFSIZ CHAR_BIT EOF FILE INFINITY INT_MAX INT_MIN NAN NDEBUG NULL RAND_MAX SIZE_MAX linux unix assert "
-    "offsetof DBL_EPSILON DBL_MAX DBL_MIN DOMAIN ERROR FALSE FLT_EPSILON FLT_MAX FLT_MIN HUGE I IN LONG_MAX "
-    "LONG_MIN M_PI OPTIONAL OUT OVERFLOW PATH_MAX TRUE UINT_MAX UNDERFLOW _Complex_I alloca complex errno far "
-    "i386 imaginary assert_perror basename d_fileno isascii iscanonical iseqsig isgreater isgreaterequal isless "
-    "islessequal islessgreater issignaling issubnormal isunordered toascii fortran fpclassify fromfp fromfpx "
-    "iszero kill_dependency math_errhandling noreturn s6_addr s6_addr16 s6_addr32 sched_priority sigmask "
-    "sigsetjmp strdupa strndupa timeradd timerclear timercmp timerisset timersub typeof typeof_unqual ufromfp "
-    "ufromfpx va_copy interface major makedev minor near pascal small sparc static_assert stdin thread_local vax "
-    "va_arg"
-)
-_HEADERS = (
-    "builtin_types channel_descriptor complex ctype cuda_runtime device_types dirent dlfcn driver_functions "
-    "driver_types elf endian features fenv float glob inttypes iso646 libgen libintl library_types limits locale math "
-    "memory netdb pthread regex sched search stdalign stdarg stdatomic stdbool stddef stdint stdio stdlib stdnoreturn "
-    "string strings surface_types syslimits syslog termios texture_types tgmath threads uchar unistd vector "
-    "vector_functions vector_types wchar wctype"
-)
-_TARGETS = "Threads clean edit_cache help install package preinstall rebuild_cache test"
-"""Targets that CMake, CTest and CPack build or import."""
 
-_DEVICES = "aux con nul prn " + " ".join(f"{port}{i}" for port in ("com", "lpt") for i in range(10))
-"""Names that Windows has for devices, in any letters: no file can have them."""
-_SUCCESSES = "cl cuda cufft exit hip mpi nvjitlink nvml nvrtc nvvm vk"
-"""Other systems have a constant `<THIS>_SUCCESS`."""
+@cache
+def _words() -> dict[str, frozenset[str]]:
+    """The words of reserved.toml, group by group."""
+    import tomllib  # to emit files alone
 
-_RESERVED: frozenset[str] = frozenset(
-    [f"{word}{end}" for word in _MATH.split() for end in ("", "f", "l")]
-    + " ".join((_C, _POSIX, _CUDA, _MACROS, _HEADERS, _TARGETS)).split()
-)
-"""Functions of C and POSIX, what CUDA declares everywhere, macros, headers that `<name>.h` would hide, and targets."""
+    groups = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+    return {group: frozenset(words.split()) for group, words in groups.items()}
 
 
 def refuse(name: str) -> None:
@@ -122,15 +53,17 @@ def refuse(name: str) -> None:
     library, CUDA, CMake or an operating system has."""
     word = name.isascii() and name.isidentifier() and len(name) <= 64
     check(word, f"name must match [A-Za-z_][A-Za-z0-9_]{{0,63}}, got {name!r}")
-    check(name not in _KEYWORDS, f"name must not be a word of C++, got {name!r}")
+    words = _words()
+    check(name not in words["keywords"], f"name must not be a word of C++, got {name!r}")
     lower = name.lower()
     remedy = f"a program may link to it too; add your project's prefix, such as my_{name}"
     check(not _BLAS.fullmatch(lower), f"name must not be a routine of BLAS, CBLAS or LAPACK, got {name!r}: {remedy}")
     check(any(map(str.islower, name)), f"name must have a small letter: names in capitals are macros, got {name!r}")
     taken = (
-        name in _RESERVED
+        not words["math"].isdisjoint((name, name.removesuffix("f"), name.removesuffix("l")))
+        or any(name in words[group] for group in ("c", "posix", "cuda", "macros", "headers", "targets"))
         or _PATTERNS.fullmatch(name)
         or lower.startswith(_PREFIXES)
-        or lower in (*_DEVICES.split(), *_SUCCESSES.split())
+        or lower in words["devices"] | words["successes"] | _PORTS
     )
     check(not taken, f"name must not be one of C, the C library, CUDA, CMake or a system's devices, got {name!r}")

@@ -11,15 +11,14 @@ if TYPE_CHECKING:
 
 def text_of(config: "Config") -> str:
     """The text of a config, which `families.parse` reads back."""
-    values = dict(config.values)
-    defaults = {leaf.name: leaf.plain(leaf.default) for leaf in config.leaves()}
+    values, changes = dict(config.values), dict(config.changes)
     switches = {leaf.name for leaf in config.leaves() if leaf.choices == (False, True)}
     joined = {names[0]: (key, names) for key, names in config.joined}
     inner = {name for _, names in config.joined for name in names[1:]} | {"parts"}
     words = []
     for name, value in values.items():
         key, names = joined.get(name, (name, (name,)))
-        if name in inner or (key and all(values[each] == defaults[each] for each in names)):
+        if name in inner or (key and changes.keys().isdisjoint(names)):
             continue
         texts = [str(values[each]) for each in names]
         text = texts[0] if key and len(set(texts)) == 1 else "x".join(texts)

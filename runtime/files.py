@@ -4,17 +4,14 @@ import contextlib
 import errno
 import os
 import re
-import secrets
 import stat
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ..codegen.emitted import written_aside
 from ..codegen.errors import ConfigError, StoreError
-
-TEMPORARY_SUFFIX = ".tmp"
-"""Ending of a file that is still being written, or that a killed writer left."""
 
 UNSEEN = errno.EPIPE, errno.EIO, errno.ENOSPC
 """Errors of output that nobody can see: a pipe without a reader, a closed terminal, a full disk."""
@@ -61,9 +58,7 @@ def check_output(name: str, path: Path) -> None:
         if path.exists() and not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         if not _is_special(path):
-            temporary, descriptor = _opened_beside(path.resolve())
-            os.close(descriptor)
-            temporary.unlink()
+            written_aside(path.resolve(), b"").unlink()
     except (OSError, ValueError, RuntimeError) as error:  # the last two for a null byte, and for links in a circle
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"{name} cannot be written: {path}: {reason}; name another file") from error
@@ -142,23 +137,14 @@ def write_whole(path: Path, data: bytes) -> None:
 
     A link at `path` is replaced, never followed. Raises OSError, and leaves the old file then.
     """
-    temporary, descriptor = _opened_beside(path)
+    aside = written_aside(path, data)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        os.replace(aside, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            temporary.unlink()
+            aside.unlink()
         raise
     _sync_folder(path.parent)
-
-
-def _opened_beside(path: Path) -> tuple[Path, int]:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
-    return temporary, os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -87,7 +87,7 @@ from tilewright.tuner.choose.forecast import Forecast
 from tilewright.tuner.choose.shortlist import shortlist
 from tilewright.tuner.search.candidates import candidates, read_spaces
 from tilewright.tuner.search.study import local_search
-problem, info = Problem(40, 24, 56), choose("host").info
+problem, info = Problem(40, 24, 56), choose("host")
 listed = candidates(Forecast(problem, info), read_spaces(None)).configs
 search = local_search(Forecast(problem, info), [choice.config for choice in shortlist(problem, info, (), 240)], 0)
 grown = [search.ask() for _ in range(40)]
@@ -108,7 +108,7 @@ from tilewright.codegen.families import parse
 from tilewright.runtime.check.verify import Verifier
 from tilewright.runtime.device.detect import choose, open_device
 from tilewright.runtime.product.kernel import prepare
-device = open_device(choose("host").info)
+device = open_device(choose("host"))
 told = []
 config = parse("column:4x32")
 for shape, edge in (("65x33x17", "bounds"), ("64", "exact")):

@@ -183,6 +183,19 @@ def performance() -> Iterator[str]:
     yield from searched()
 
 
+def accuracy() -> Iterator[str]:
+    files = {grade: f"float32-{grade}".removesuffix("-ieee") for grade in ("ieee", "elementwise", "normwise")}
+    yield f"all that a product needs included (one NVIDIA H100, {when(files['normwise'])[0]})"
+    for grade, name in files.items():
+        first, large = (
+            next(row for row in bench(name)["rows"] if shape(row) == each)
+            for each in ("1024x768x512", "4096x4096x4096")
+        )
+        times = (f"{figure(row['ours_us'])} us, {figure(ratio(row))}" for row in (first, large))
+        yield cells(f"`{grade}`", *times, mean(name), f"{first['error_over_bound']:.4f}")
+    yield f"| {len(bench('float32')['rows'])} shapes of the public suite, mean |"
+
+
 def searched() -> Iterator[str]:
     found = result("nvidia-h100-80gb-hbm3/searches")["rows"]
     over = math.exp(math.fsum(math.log(row["after"]["us"] / row["before"]["us"]) for row in found) / len(found))
@@ -235,6 +248,12 @@ def test_every_figure_is_that_of_a_result(name: str) -> None:
         if missing := [each for each in quantities(rest) if each not in sources]:
             wrong.append(f"no result gives {', '.join(missing)} of: {rest}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_costs_of_grades_are_those_of_results() -> None:
+    """Most numbers of this page are formulas, so only its table is compared."""
+    page = plain((ROOT / "docs" / "accuracy.md").read_text())
+    assert [sentence for sentence in map(plain, accuracy()) if sentence not in page] == []
 
 
 @pytest.mark.parametrize(

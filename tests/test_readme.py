@@ -96,6 +96,11 @@ def test_links_lead_somewhere(path: Path) -> None:
         ),
         ("docs/five-minutes.md", "shipped with tilewright: ", "show"),
         (
+            "docs/accuracy.md",
+            "nvidia-h100-80gb-hbm3, shipped with tilewright, normwise",
+            "show --shape 1024x768x512 --accuracy normwise --shipped",
+        ),
+        (
             "docs/five-minutes.md",
             "wrote my_gemm/",
             "emit --shape 1024x768x512 --arch sm_90a --name my_gemm --main -o my_gemm",
@@ -120,7 +125,12 @@ def test_outputs_in_the_documents_are_those_of_today(path: str, begin: str, comm
 
 
 @pytest.mark.parametrize(
-    ("path", "begin"), [("docs/architecture.md", "dmma:64x64x16 -> "), ("docs/reference/python.md", "inner dimensions")]
+    ("path", "begin"),
+    [
+        ("docs/accuracy.md", "ieee: "),
+        ("docs/architecture.md", "dmma:64x64x16 -> "),
+        ("docs/reference/python.md", "inner dimensions"),
+    ],
 )
 def test_lines_that_python_prints_in_the_documents_are_those_of_today(path: str, begin: str, tmp_path: Path) -> None:
     found = [(match[1], match[2] or match[3]) for match in FENCE.finditer((ROOT / path).read_text())]

@@ -104,7 +104,7 @@ def tune(
     budget = _budget(effort, trials, seconds)
     _check_options(keep, seed, progress, replace)
     check_sampler(sampler)
-    info = choose(device).info
+    info = choose(device)
     configs = tuple(dict.fromkeys(configs))
     check_tunable(problem, info, configs)
     check_time(problem, info, budget, TRY_LIMIT_S if isolation else math.inf)

@@ -229,7 +229,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--json", type=Path, help="write everything here, again after each size")
     options = parser.parse_args()
-    device = open_device(choose(options.device).info)
+    device = open_device(choose(options.device))
     with device.entered():
         document: dict[str, Any] = {
             "device": device.info.name, "device_facts": device.info.packed(), "versions": versions(device),

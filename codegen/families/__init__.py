@@ -5,7 +5,7 @@ import pkgutil
 from functools import cache
 
 from ..config import Config
-from ..errors import ConfigError, meant
+from ..errors import ConfigError, nearest_of
 from ..legality import require, serves
 from ..problem import Problem
 from ..target import Target
@@ -27,7 +27,7 @@ def family_named(name: str) -> type[Config]:
     """The family called `name`. Raises ConfigError listing the known ones."""
     family = families().get(name)
     if family is None:
-        raise ConfigError(f"family must be one of {', '.join(families())}, got {name!r}{meant(name, families())}")
+        raise ConfigError(f"family must be one of {', '.join(families())}, got {name!r}{nearest_of(name, families())}")
     return family
 
 

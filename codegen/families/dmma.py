@@ -90,19 +90,9 @@ class DmmaConfig(FragmentConfig):
     epilogue: Epilogue = Epilogue()
     launch: FragmentLaunch = FragmentLaunch()
 
-    @property
-    def fitted(self) -> bool:
-        return self.tile.fitted
-
     def cost(self, dtype: DType, fit: Fit) -> Cost:
-        tile, direct = self.tile, not self.epilogue.shared
-        return Cost(
-            # A lane reads one operand for each 32 multiply-adds of its warp tile's side; and what is written for it.
-            smem_loads=1 / tile.warp_m + 1 / tile.warp_n + 1 / tile.block_m + 1 / tile.block_n,
-            ahead=self.pipeline.stages - 1,
-            neighbours=2 * direct,
-            beside=8 * direct,
-        )
+        ahead, direct = self.pipeline.stages - 1, not self.epilogue.shared
+        return Cost(smem_loads=self.tile.smem_loads, ahead=ahead, neighbours=2 * direct, beside=8 * direct)
 
     # --- resources
 

@@ -6,14 +6,12 @@ from ..cost import Cost
 from ..fit import Fit
 from ..leaf import option
 from ..legality import Rule
-from ..mechanisms.blocked import CTAS_FIT, REGISTERS_FIT, WARP_RULES, WarpTile, registers_held_to
+from ..mechanisms.blocked import ACCUMULATORS_FIT, CTAS_FIT, REGISTERS_FIT, WARP_RULES, WarpTile, registers_held_to
 from ..mechanisms.split_terms import MMA_K, TERM_RULES, Scheme, TermConfig
 from ..problem import DType
 
 _RATE = 0.62
 """Share of the tensor cores' rate that `mma.sync` reached on an H200: docs/experiments/model.md."""
-MOST_ACCUMULATORS = 64
-"""Elements of C that a thread can hold in registers twice: what an interval of k adds, and the sums."""
 _CHUNK = 8
 """Elements of a term that one copy moves."""
 
@@ -67,10 +65,7 @@ _RULES: tuple[Rule["MmaConfig"], ...] = (
         lambda problem, config, target: "mma.m16n8k16" in target.arch.instructions,
     ),
     *WARP_RULES,
-    Rule(
-        f"a thread holds at most {MOST_ACCUMULATORS} elements of C",
-        lambda problem, config, target: config.tile.accumulators <= MOST_ACCUMULATORS,
-    ),
+    ACCUMULATORS_FIT,
     Rule("threads share out the rows of the tiles of A and B evenly", lambda problem, config, target: _even(config)),
     CTAS_FIT,
 )
@@ -116,13 +111,8 @@ class MmaConfig(TermConfig):
         return self.launch.min_ctas
 
     def cost(self, dtype: DType, fit: Fit) -> Cost:
-        tile = self.tile
         each = 0.5 * self.terms / self.products  # terms have half a float's bytes, and are read once for all products
-        return Cost(
-            smem_loads=each * (1 / tile.warp_m + 1 / tile.warp_n + 1 / tile.block_m + 1 / tile.block_n),
-            ahead=self.pipeline.stages - 1,
-            rate=_RATE,
-        )
+        return Cost(smem_loads=each * self.tile.smem_loads, ahead=self.pipeline.stages - 1, rate=_RATE)
 
     def least_registers(self, fit: Fit, dtype: DType) -> int:
         """Registers that a thread can do with; with fewer some spill."""

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from ..config import Config
-from ..fit import Fit, edge_of
-from ..leaf import Edge, EdgePolicy, option
-from ..problem import DType, Problem
+from ..fit import Fit
+from ..leaf import EdgePolicy, option
+from ..problem import DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,6 @@ class NaiveConfig(Config):
     @property
     def reuse(self) -> tuple[int, int]:
         return 1, 1
-
-    def edge_of(self, problem: Problem) -> Edge:
-        return edge_of(self.edge, problem, self)
 
     def registers(self, fit: Fit, dtype: DType) -> int:
         # Two operands a step; the launch bounds hold the compiler to the registers that the CTA's threads can share.

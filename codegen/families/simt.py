@@ -19,6 +19,7 @@ from ..mechanisms.blocked import (
     TILE_RULES,
     BlockedConfig,
     Epilogue,
+    WarpTile,
     registers_held_to,
 )
 from ..mechanisms.operands import HAS_CP_ASYNC, WIDE_BYTES, Fragments, Load, packing_pays, passes_shared
@@ -50,7 +51,7 @@ class Order(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SimtTile:
+class SimtTile(WarpTile):
     """Sizes of the block tile, the warp tile and the thread tile."""
 
     block_m: int = option(
@@ -76,21 +77,6 @@ class SimtTile:
     def warp_n(self) -> int:
         """Columns of C that a warp computes."""
         return self.thread_n * (32 // self.lanes_m)
-
-    @property
-    def warps(self) -> int:
-        """Warps of a slice, rounded down where the block tile is no multiple of a warp tile."""
-        return max(1, self.block_m // self.warp_m * (self.block_n // self.warp_n))
-
-    @property
-    def accumulators(self) -> int:
-        """Elements of C that a thread computes."""
-        return self.thread_m * self.thread_n
-
-    @property
-    def fitted(self) -> bool:
-        """Whether a side of the block tile is one that fits a narrow C."""
-        return self.block_m in FITTED_M or self.block_n in FITTED_N
 
     @property
     def non_power_of_two(self) -> bool:
@@ -127,8 +113,7 @@ def _interleave_fits(problem: Problem, config: "SimtConfig", fit: Fit) -> bool:
         return True
     # Not the last step, where that waits for the next tile.
     places = config.tile.block_k // (config.tile.slices * config.step(problem.dtype)) - (config.buffers - 1)
-    copies = max(config.copied("a", fit.vec_a) // fit.vec_a, config.copied("b", fit.vec_b) // fit.vec_b)
-    return config.pipeline.load is Load.CP_ASYNC and groups <= min(copies, places)
+    return config.pipeline.load is Load.CP_ASYNC and groups <= min(max(config.copies(fit)), places)
 
 
 def _slice_barriers_fit(problem: Problem, config: "SimtConfig", target: Target) -> bool:
@@ -318,8 +303,7 @@ class SimtConfig(BlockedConfig):
     def copied(self, operand: str, vec: int) -> int:
         """Most elements of an operand that a thread copies for a tile in vectors of `vec` elements, whichever way its
         rows run."""
-        extent = self.tile.block_m if operand == "a" else self.tile.block_n
-        team, depth = self._team
+        extent, (team, depth) = self.extent(operand), self._team
         fewest = min(_copiers(extent // vec, team), _copiers(max(1, depth // vec), team))
         return vec * -(-extent * depth // (vec * fewest))
 
@@ -329,8 +313,7 @@ class SimtConfig(BlockedConfig):
 
     def copiers(self, operand: str, vec: int, along_k: bool) -> int:
         team, depth = self._team
-        extent = self.tile.block_m if operand == "a" else self.tile.block_n
-        return _copiers(max(1, (depth if along_k else extent) // vec), team)
+        return _copiers(max(1, (depth if along_k else self.extent(operand)) // vec), team)
 
     def transposes_in_flight(self, problem: Problem, operand: str) -> bool:
         """Whether cp.async has to transpose A or B."""
@@ -341,11 +324,6 @@ class SimtConfig(BlockedConfig):
     def step(self, dtype: DType) -> int:
         """Steps of k whose operands a thread reads at once."""
         return WIDE_BYTES // dtype.size_bytes if self.pipeline.k_inner_a or self.pipeline.k_inner_b else 1
-
-    @property
-    def buffers(self) -> int:
-        """Sets of registers for a step's operands."""
-        return 2 if self.pipeline.fragments is Fragments.DOUBLE else 1
 
     def neighbours(self, dtype: DType) -> int:
         """Neighbours in a row of C that a thread computes: as many as it reads of B at once, at least."""
@@ -380,9 +358,7 @@ class SimtConfig(BlockedConfig):
         regular = not self.tile.non_power_of_two and self._copies_evenly(fit)
         if held >= 128 or (self.pipeline.interleave > 1 and not regular):
             return bound  # it takes what there is
-        addresses = 0
-        if self.pipeline.load is not Load.REGISTERS:
-            addresses = sum(self.copied(x, vec) // vec for x, vec in (("a", fit.vec_a), ("b", fit.vec_b)))
+        addresses = sum(self.copies(fit)) if self.pipeline.load is not Load.REGISTERS else 0
         operands = (1 + self.buffers) * self._operand_registers(dtype)
         sharing = 8 if self.split_ctas > 1 or self.stream_ctas_per_sm else 0
         needed = max(64 + 8 * dtype.size_bytes, 60 + held + operands + sharing + addresses)

@@ -7,18 +7,16 @@ side is long. The number of bytes that are on their way from memory at a time de
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from ..config import Config
 from ..cost import Cost
 from ..fit import Fit, FitRule
 from ..leaf import Mode, option
 from ..legality import Rule
-from ..mechanisms.blocked import REGISTERS_FIT, prefetching_for, registers_held_to
+from ..mechanisms.blocked import REGISTERS_FIT, PrefetchingConfig, registers_held_to
 from ..mechanisms.operands import HAS_CP_ASYNC, WIDE_BYTES, Load, runs_along_k, widest
 from ..mechanisms.split import Reduce, Split, split_rules
 from ..problem import DType, Problem
-from ..target import Target
 
 _MOST_LOADED = 64
 """Elements of the large operand that a thread loads at a time: each takes an instruction where vectors have one."""
@@ -118,7 +116,7 @@ _FIT_RULES = (
 
 
 @dataclass(frozen=True, slots=True)
-class SkinnyConfig(Config):
+class SkinnyConfig(PrefetchingConfig):
     """A variant of the family."""
 
     family = "skinny"
@@ -127,7 +125,6 @@ class SkinnyConfig(Config):
     order = 3
     rules = _RULES
     fit_rules = _FIT_RULES
-    pdl = True
     substitutes: ClassVar[tuple[Mapping[str, Any], ...]] = ({"load": Load.REGISTERS, "stages": 1},)
     joined = (
         ("", ("block_short", "thread_long", "thread_k")),
@@ -138,9 +135,6 @@ class SkinnyConfig(Config):
     pipeline: SkinnyPipeline = SkinnyPipeline()
     split: Split = Split()
     launch: SkinnyLaunch = SkinnyLaunch()
-
-    def for_target(self, target: Target) -> Self:
-        return prefetching_for(self, target)
 
     @property
     def block(self) -> tuple[int, int, int]:

@@ -98,7 +98,7 @@ class SmallConfig(Config):
         return Fit(self, Edge.EXACT, vec, vec, vec, dense=True)
 
     def varied(self, fit: Fit, problem: Problem) -> dict[str, int]:
-        return {"kM": problem.m, "kN": problem.n, "kK": problem.k, "kVec": fit.vec_c, "kDense": fit.dense}
+        return {"kM": problem.m, "kN": problem.n, "kK": problem.k, "kRun": fit.vec_c, "kDense": fit.dense}
 
     def held_bytes(self, problem: Problem) -> int:
         """Shared memory of a CTA in bytes: the matrices of its products."""

@@ -12,13 +12,13 @@ from ..mechanisms.blocked import Epilogue, WarpTile, registers_held_to
 from ..mechanisms.fragments import FRAGMENT_FIT_RULES, FRAGMENT_RULES, STEP, FragmentConfig, FragmentLaunch
 from ..mechanisms.operands import Fragments
 from ..mechanisms.split import Split
-from ..mechanisms.split_terms import LEAST_K
+from ..mechanisms.split_terms import PROMISE_RULES
 from ..problem import DType, Grade
 
 _RATE = 0.33
 """Share of the tensor cores' rate that its products reached on an H200: docs/experiments/model.md."""
 _LEAST_INTERVALS = 6
-"""Promotion intervals of k from which on each element keeps its bound: docs/accuracy.md has the sum."""
+"""Promotion intervals of k from which on each element keeps its bound: docs/experiments/errors.md has the sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,7 @@ class Tf32x3Pipeline:
 
 
 _RULES: tuple[Rule["Tf32x3Config"], ...] = (
-    Rule("floats are split into terms", lambda problem, config, target: problem.dtype is DType.FLOAT),
-    Rule(
-        "results need not be more accurate than elementwise",
-        lambda problem, config, target: config.accuracy.keeps(problem.accuracy),
-    ),
-    LEAST_K,
+    *PROMISE_RULES,
     Rule(
         "the device multiplies TF32 by mma.m16n8k8",
         lambda problem, config, target: "mma.m16n8k8" in target.arch.instructions,
@@ -110,13 +105,7 @@ class Tf32x3Config(FragmentConfig):
         return 3
 
     def cost(self, dtype: DType, fit: Fit) -> Cost:
-        tile = self.tile
-        return Cost(
-            # A lane reads one operand for each 32 multiply-adds of its warp tile's side; and what is written for it.
-            smem_loads=1 / tile.warp_m + 1 / tile.warp_n + 1 / tile.block_m + 1 / tile.block_n,
-            ahead=self.pipeline.stages - 1,
-            rate=_RATE,
-        )
+        return Cost(smem_loads=self.tile.smem_loads, ahead=self.pipeline.stages - 1, rate=_RATE)
 
     # --- resources
 
@@ -132,7 +121,7 @@ class Tf32x3Config(FragmentConfig):
         if self.tile.accumulators >= 64:
             return registers_held_to(self)  # it takes what there is
         ahead = 32 if self.tile.block_k <= 16 * self.tile.slices else 72
-        copies = self.copied("a", fit.vec_a) // fit.vec_a + self.copied("b", fit.vec_b) // fit.vec_b
+        copies = sum(self.copies(fit))
         if copies > 8:
             ahead += copies + 8
         if self.stream_ctas_per_sm or self.persistent_tiles > 1:

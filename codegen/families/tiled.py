@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from ..config import Config
 from ..cost import Cost
-from ..fit import Fit, edge_of
-from ..leaf import Edge, EdgePolicy, option
+from ..fit import Fit
+from ..leaf import EdgePolicy, option
 from ..legality import Rule
-from ..problem import DType, Problem
+from ..problem import DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,6 @@ class TiledConfig(Config):
 
     def smem_bytes(self, dtype: DType) -> int:
         return 2 * self.tile.tile_width * (self.tile.tile_width + self.tile.skew) * dtype.size_bytes
-
-    def edge_of(self, problem: Problem) -> Edge:
-        return edge_of(self.edge, problem, self)
 
     def cost(self, dtype: DType, fit: Fit) -> Cost:
         return Cost(smem_loads=1 + 1 / self.tile.tile_width)

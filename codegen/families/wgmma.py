@@ -9,12 +9,10 @@ from ..legality import Rule
 from ..mechanisms.split_terms import TERM_RULES, Scheme, TermConfig
 from ..problem import DType
 
-_INSTRUCTION_M = 64
-"""Rows of op(A) that one instruction multiplies."""
 WARPGROUP = 128
 """Threads that execute an instruction together."""
 ROWS = 64
-"""Rows of C of an instruction."""
+"""Rows of op(A), and of C, of an instruction."""
 _TERM_CTAS = 8
 """CTAs of a cluster that splits rows stored across k. They hold 2,048 steps of k; what is more is read twice."""
 _REGISTERS = {1: (0, 0), 2: (40, 232), 3: (24, 160)}
@@ -140,7 +138,7 @@ class WgmmaConfig(TermConfig):
 
     def cost(self, dtype: DType, fit: Fit) -> Cost:
         # Terms have half a float's bytes. Each product reads those of op(B), and a warpgroup its own of op(A).
-        loads = 0.5 * (1 / _INSTRUCTION_M + 1 / (4 * self.tile.block_n))
+        loads = 0.5 * (1 / ROWS + 1 / (4 * self.tile.block_n))
         return Cost(smem_loads=loads, ahead=self.pipeline.stages - 1)
 
     def registers(self, fit: Fit, dtype: DType) -> int:

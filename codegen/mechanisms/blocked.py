@@ -1,7 +1,7 @@
 """The epilogue and the rules on tiles, copies and registers that families of block tiles share."""
 
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from ..config import Config
 from ..fit import WIDTHS, Fit, FitRule
@@ -9,7 +9,7 @@ from ..leaf import option
 from ..legality import Rule
 from ..problem import Problem
 from ..target import Target
-from .operands import MOST_COPIES, WIDE_BYTES, runs_along_k, widest
+from .operands import MOST_COPIES, WIDE_BYTES, Fragments, runs_along_k, widest
 
 _MANY, _MANY_ELEMENTS, _MOST_COOPERATIVE = 8, 1 << 14, 16
 """CTAs, and elements of all of them, from which on several of those that share a tile add up, and how many at most."""
@@ -23,25 +23,35 @@ class Epilogue:
     evict_first: bool = option(False, meaning="C is written by evict-first (streaming) stores")
 
 
+MOST_ACCUMULATORS = 64
+"""Elements of C that a thread of a warp tile can hold in registers: of two words each, or two sums of each."""
+
+
 class WarpTile:
-    """A block tile that tensor cores compute as warp tiles."""
+    """The sizes that follow where a block tile, block_m by block_n, is computed as warp tiles, warp_m by warp_n."""
 
     __slots__ = ()
 
-    block_m: int
-    block_n: int
-    warp_m: int
-    warp_n: int
+    @property
+    def fitted(self) -> bool:
+        """Whether the block tile has a side that is there for a C as narrow as that."""
+        return False
 
     @property
-    def warps(self) -> int:
+    def warps(self: Any) -> int:
         """Warps of a CTA, or of a slice of it, rounded down where the block tile is no multiple of a warp tile."""
-        return max(1, self.block_m // self.warp_m * (self.block_n // self.warp_n))
+        return max(1, int(self.block_m // self.warp_m * (self.block_n // self.warp_n)))
 
     @property
-    def accumulators(self) -> int:
+    def accumulators(self: Any) -> int:
         """Elements of C that a thread holds."""
-        return self.warp_m * self.warp_n // 32
+        return int(self.warp_m * self.warp_n // 32)
+
+    @property
+    def smem_loads(self: Any) -> float:
+        """Elements through shared memory for a multiply-add of a thread: a lane reads one operand for each 32
+        multiply-adds of its warp tile's side; and what is written for it."""
+        return float(1 / self.warp_m + 1 / self.warp_n + 1 / self.block_m + 1 / self.block_n)
 
 
 def registers_for(threads: int, ctas: int) -> int:
@@ -79,6 +89,10 @@ WARP_RULES: tuple[Rule[Any], ...] = (
     ),
 )
 """The rules on warp tiles."""
+ACCUMULATORS_FIT: Rule[Any] = Rule(
+    f"a thread holds at most {MOST_ACCUMULATORS} elements of C",
+    lambda problem, config, target: config.tile.accumulators <= MOST_ACCUMULATORS,
+)
 
 TILE_RULES: tuple[Rule[Any], ...] = (
     *WARP_RULES,
@@ -116,29 +130,28 @@ BLOCKED_RULES: tuple[Rule[Any], ...] = (
 """The rules on epilogue and launch."""
 
 
-ConfigT = TypeVar("ConfigT", bound=Config)
-
-
-def prefetching_for(config: ConfigT, target: Target) -> ConfigT:
-    """The config without a prefetch to L2 where no kernel comes up while the one before it ends: there it would wait
-    for what it fetches anyway."""
-    return config if "griddepcontrol" in target.arch.instructions else config.changed(l2_prefetch=False)
-
-
-class BlockedConfig(Config):
-    """A config of a family of block tiles, each shared out among warps."""
+class PrefetchingConfig(Config):
+    """A config whose CTAs can prefetch their first tiles to L2 while the kernel before it ends."""
 
     __slots__ = ()
 
     pdl = True
 
+    def for_target(self, target: Target) -> Self:
+        """The config without the prefetch where no kernel comes up while the one before it ends: it would wait for what
+        it fetches anyway."""
+        return self if "griddepcontrol" in target.arch.instructions else self.changed(l2_prefetch=False)
+
+
+class BlockedConfig(PrefetchingConfig):
+    """A config of a family of block tiles, each shared out among warps."""
+
+    __slots__ = ()
+
     tile: Any
     pipeline: Any
     epilogue: Epilogue
     launch: Any
-
-    def for_target(self, target: Target) -> Self:
-        return prefetching_for(self, target)
 
     @property
     def multiplying_threads(self) -> int:
@@ -159,9 +172,22 @@ class BlockedConfig(Config):
         vec_a, vec_b = (wide if packs else row for packs, row in zip(self.packs, rows))
         return vec_a, vec_b, rows[2]
 
+    def extent(self, operand: str) -> int:
+        """Rows of A or columns of B in a tile."""
+        return int(self.tile.block_m if operand == "a" else self.tile.block_n)
+
     def copied(self, operand: str, vec: int) -> int:
         """Most elements of A or B that a thread copies for a tile in vectors of `vec` elements."""
         raise NotImplementedError
+
+    def copies(self, fit: Fit) -> tuple[int, int]:
+        """Copies of A and of B that a thread starts for a tile."""
+        return self.copied("a", fit.vec_a) // fit.vec_a, self.copied("b", fit.vec_b) // fit.vec_b
+
+    @property
+    def buffers(self) -> int:
+        """Sets of registers for a step's operands."""
+        return 2 if self.pipeline.fragments is Fragments.DOUBLE else 1
 
     @property
     def copying_threads(self) -> int:

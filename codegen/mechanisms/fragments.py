@@ -8,12 +8,10 @@ from ..fit import Fit, FitRule
 from ..leaf import Mode, option
 from ..legality import Rule
 from ..problem import DType, Problem
-from .blocked import BLOCKED_RULES, REGISTERS_FIT, TILE_FIT_RULES, TILE_RULES, BlockedConfig
-from .operands import MOST_COPIES, SECTOR_BYTES, WIDE_BYTES, Fragments, passes_shared, runs_along_k
+from .blocked import ACCUMULATORS_FIT, BLOCKED_RULES, REGISTERS_FIT, TILE_FIT_RULES, TILE_RULES, BlockedConfig
+from .operands import MOST_COPIES, SECTOR_BYTES, WIDE_BYTES, passes_shared, runs_along_k
 from .split import split_rules
 
-MOST_ACCUMULATORS = 64
-"""Elements of C that a thread can hold in registers, at most two each, beside the operands."""
 STEP = 8
 """Steps of k whose operands a warp reads at once."""
 _SWAPPED = 16
@@ -35,8 +33,7 @@ def _interleave_fits(problem: Problem, config: "FragmentConfig", fit: Fit) -> bo
     # Not the instructions of a tile's last step, which waits for the next tile.
     steps = tile.block_k // (tile.slices * STEP)
     places = (steps - 1) * (tile.warp_m // tile.mma_m) * (tile.warp_n // 8)
-    copies = max(config.copied("a", 1) // fit.vec_a, config.copied("b", 1) // fit.vec_b)
-    return config.pipeline.fragments is Fragments.DOUBLE and bool(groups <= min(copies, places))
+    return config.buffers == 2 and bool(groups <= min(max(config.copies(fit)), places))
 
 
 def _copied_evenly(problem: Problem, config: "FragmentConfig", fit: Fit) -> bool:
@@ -46,25 +43,18 @@ def _copied_evenly(problem: Problem, config: "FragmentConfig", fit: Fit) -> bool
         along, elements = runs_along_k(problem, operand), config.extent(operand) * config.tile.block_k
         for each in (1, vec):
             copiers = config.copiers(operand, each, along)
-            if copiers < (team // 2 if config.fitted else team) or elements > MOST_COPIES * each * copiers:
+            if copiers < (team // 2 if config.tile.fitted else team) or elements > MOST_COPIES * each * copiers:
                 return False
     return True
 
 
 FRAGMENT_RULES: tuple[Rule[Any], ...] = (
     *TILE_RULES,
-    Rule(
-        f"a thread holds at most {MOST_ACCUMULATORS} elements of C",
-        lambda problem, config, target: config.tile.accumulators <= MOST_ACCUMULATORS,
-    ),
+    ACCUMULATORS_FIT,
     Rule(
         "block_k {c.tile.block_k} is whole steps of 8 for each of {c.tile.slices} slices, an even number of them with "
         "double-buffered fragments",
-        lambda problem, config, target: (
-            config.tile.block_k
-            % (config.tile.slices * STEP * (2 if config.pipeline.fragments is Fragments.DOUBLE else 1))
-            == 0
-        ),
+        lambda problem, config, target: config.tile.block_k % (config.tile.slices * STEP * config.buffers) == 0,
     ),
     *split_rules(Mode.SPLIT_K, Mode.STREAM_K, Mode.PERSISTENT),
     Rule(
@@ -117,15 +107,6 @@ class FragmentConfig(BlockedConfig):
         elif self.epilogue.shared:  # accumulators pass beside the stages, which are filled again meanwhile
             elements += passing
         return int(elements) * dtype.size_bytes
-
-    @property
-    def fitted(self) -> bool:
-        """Whether the block tile has a side that is there for a C as narrow as that."""
-        return False
-
-    def extent(self, operand: str) -> int:
-        """Rows of A or columns of B in a tile."""
-        return int(self.tile.block_m if operand == "a" else self.tile.block_n)
 
     def copied(self, operand: str, vec: int) -> int:
         """Elements of an operand that a thread copies for a tile where all threads do, whatever its vectors."""

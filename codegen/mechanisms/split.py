@@ -94,21 +94,15 @@ def split_rules(*modes: Mode) -> tuple[Rule[Any], ...]:
         ),
         Rule(
             "CTAs add up in a cluster where they share out k by split_k",
-            lambda problem, config, target: (
-                config.split.reduce is Reduce.WORKSPACE or config.split.mode is Mode.SPLIT_K
-            ),
+            lambda problem, config, target: not config.clustered or config.split.mode is Mode.SPLIT_K,
         ),
         Rule(
             "the device has clusters",
-            lambda problem, config, target: (
-                config.split.reduce is Reduce.WORKSPACE or "cluster" in target.arch.instructions
-            ),
+            lambda problem, config, target: not config.clustered or "cluster" in target.arch.instructions,
         ),
         Rule(
             f"a cluster has at most {MOST_CLUSTERED} CTAs, not {{c.split.parts}}",
-            lambda problem, config, target: (
-                config.split.reduce is Reduce.WORKSPACE or config.split.parts <= MOST_CLUSTERED
-            ),
+            lambda problem, config, target: not config.clustered or config.split.parts <= MOST_CLUSTERED,
         ),
         Rule(
             "CTAs that share out k count fewer than 2^32 tiles of k, of all tiles of C",

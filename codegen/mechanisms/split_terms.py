@@ -72,17 +72,20 @@ def _ctas(rows: int, depth: int, along: bool, parts: int) -> int:
     return -(-rows // (each * parts)) * parts if along else -(-rows // each) * parts
 
 
-LEAST_K: Rule[Any] = Rule(
-    "where each element is promised, k is at least {c.least_k}",
-    lambda problem, config, target: problem.accuracy is Grade.NORMWISE or problem.k >= config.least_k,
-)
-TERM_RULES: tuple[Rule[Any], ...] = (
+PROMISE_RULES: tuple[Rule[Any], ...] = (
     Rule("floats are split into terms", lambda problem, config, target: problem.dtype is DType.FLOAT),
     Rule(
-        "results need not be more accurate than {c.pipeline.scheme} is",
-        lambda problem, config, target: config.pipeline.scheme.accuracy.keeps(problem.accuracy),
+        "accuracy is no finer than the config's, {c.accuracy}",
+        lambda problem, config, target: config.accuracy.keeps(problem.accuracy),
     ),
-    LEAST_K,
+    Rule(
+        "where each element is promised, k is at least {c.least_k}",
+        lambda problem, config, target: problem.accuracy is Grade.NORMWISE or problem.k >= config.least_k,
+    ),
+)
+"""The rules on what products of terms promise."""
+TERM_RULES: tuple[Rule[Any], ...] = (
+    *PROMISE_RULES,
     Rule(
         "of block_k {c.tile.block_k} and the promotion interval {c.pipeline.promote} one divides the other",
         lambda problem, config, target: (
@@ -101,7 +104,7 @@ class TermConfig(Config):
     tensor_cores = True
     pdl = True
     least_intervals: ClassVar[int]
-    """Promotion intervals of k from which on each element keeps its bound: docs/accuracy.md has the sum."""
+    """Promotion intervals of k from which on each element keeps its bound: docs/experiments/errors.md has the sum."""
 
     tile: Any
     pipeline: Any

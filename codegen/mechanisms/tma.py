@@ -25,11 +25,11 @@ _ALIGNED = 1024
 
 def tma_boxes(config: Any, problem: Problem) -> tuple[TensorBox, ...]:
     """Boxes of A and of B that a copy would bring, whatever the config's load."""
-    made, depth = [], config.tile.block_k
-    row = _ROW_BYTES // problem.dtype.size_bytes
-    for extent, along in zip((config.tile.block_m, config.tile.block_n), config.along_k(problem)):
-        made.append(TensorBox(extent, row, True) if along else TensorBox(depth, extent, False))
-    return tuple(made)
+    tile, row = config.tile, _ROW_BYTES // problem.dtype.size_bytes
+    sides = zip((tile.block_m, tile.block_n), config.along_k(problem))
+    return tuple(
+        TensorBox(extent, row, True) if along else TensorBox(tile.block_k, extent, False) for extent, along in sides
+    )
 
 
 def _boxes_fit(problem: Problem, config: Any, target: Target) -> bool:

@@ -1,4 +1,4 @@
-"""Six kinds of data for measuring the error of a float product, and that error: docs/accuracy.md."""
+"""Six kinds of data for measuring the error of a float product, and that error: docs/experiments/errors.md."""
 
 from collections.abc import Callable
 from typing import Any

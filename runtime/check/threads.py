@@ -5,21 +5,8 @@ from contextlib import contextmanager, nullcontext
 
 from ..locks import Lock
 
-
-class _Limit:
-    """State of the process's limit to one thread."""
-
-    def __init__(self) -> None:
-        self.lock = Lock(self.forget)
-        self.depth = 0
-        """Number of nested blocks under the limit."""
-
-    def forget(self) -> None:
-        """Reset the state in a forked child."""
-        self.depth = 0
-
-
-_limit = _Limit()
+_lock = Lock()
+"""Lock of the process's limit to one thread."""
 
 
 @contextmanager
@@ -31,11 +18,6 @@ def one_thread() -> Iterator[None]:
     """
     from threadpoolctl import ThreadpoolController  # few programs time NumPy
 
-    _limit.lock.acquire()
-    _limit.depth += 1
-    try:
-        with ThreadpoolController().limit(limits=1) if _limit.depth == 1 else nullcontext():
-            yield
-    finally:
-        _limit.depth -= 1
-        _limit.lock.release()
+    nested = _lock.held()
+    with _lock.shared(), nullcontext() if nested else ThreadpoolController().limit(limits=1):
+        yield

@@ -4,7 +4,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -39,6 +39,8 @@ _NOISE = 0.1
 """Least time that a product adds to that kernel, as a share of the kernel's; a shorter one may be noise."""
 _EAGER_CALLS = 100
 """Most calls of each contender that are timed one by one."""
+_END_TO_END = 5
+"""Most products that are timed with copies to the device and back."""
 _LOWER = 0.97
 """Share of the highest clock below which clocks count as lowered."""
 
@@ -198,20 +200,15 @@ class Timer:
         samples: list[float] = []
         if timed.first_us > max(stop_above_us, self.plan.batch_us):
             return summarise([timed.first_us], self.device.clock_mhz())
-        end = time.perf_counter() + self.plan.seconds
-        while len(samples) < self.plan.most:
+        for _ in _repeated(self.plan.seconds, self.plan.least, self.plan.most):
             samples.append(self.sample_us(timed))
-            if len(samples) >= self.plan.least and (time.perf_counter() > end or min(samples) > stop_above_us):
+            if len(samples) >= self.plan.least and min(samples) > stop_above_us:
                 break
         return summarise(samples, self.device.clock_mhz())
 
     @_on_one_thread
     def rounds(
-        self,
-        contenders: Mapping[Name, Launch],
-        count: int,
-        seconds: float = 0.0,
-        turn_seconds: float = 0.0,
+        self, contenders: Mapping[Name, Launch], count: int, seconds: float = 0.0, turn_seconds: float = 0.0
     ) -> tuple[dict[Name, list[float]], float | None]:
         """Time contenders side by side, in `count` rounds of shuffled orders. Returns samples in microseconds by name,
         and the clock in MHz.
@@ -223,10 +220,7 @@ class Timer:
         timed = {name: self.ready(launch) for name, launch in contenders.items()}
         samples: dict[Name, list[float]] = {name: [] for name in contenders}
         order = random.Random(0)
-        end = time.perf_counter() + seconds
-        for done in range(max(count, self.plan.most)):
-            if done >= count and time.perf_counter() >= end:
-                break
+        for _ in _repeated(seconds, count, max(count, self.plan.most)):
             names = list(timed)
             order.shuffle(names)
             for name in names:
@@ -272,10 +266,7 @@ class Timer:
         samples: dict[Name, list[float]] = {name: [] for name in contenders}
         for launch in contenders.values():
             self.warm(launch)
-        end = time.perf_counter() + self.plan.seconds * len(contenders)
-        for done in range(_EAGER_CALLS):
-            if done >= self.plan.least and time.perf_counter() >= end:
-                break
+        for _ in _repeated(self.plan.seconds * len(contenders), self.plan.least, _EAGER_CALLS):
             for name, launch in contenders.items():
                 begin = time.perf_counter()
                 self._launch_next(launch, 1)
@@ -298,8 +289,7 @@ class Timer:
             self.device.to_numpy(c)
 
         times: list[float] = []
-        end = time.perf_counter() + self.plan.seconds
-        while not times or (len(times) < 5 and time.perf_counter() < end):
+        for _ in _repeated(self.plan.seconds, 1, _END_TO_END):
             begin = time.perf_counter()
             product()
             times.append((time.perf_counter() - begin) * 1e6)
@@ -314,6 +304,15 @@ class Timer:
             for rows, cols in (problem.stored_a, problem.stored_b)
         )
         return a, b
+
+
+def _repeated(seconds: float, least: int, most: int) -> Iterator[None]:
+    """Repeat a loop `least` times at least, and then until so many seconds have passed, `most` times at most."""
+    end = time.perf_counter() + seconds
+    for done in range(most):
+        if done >= least and time.perf_counter() >= end:
+            break
+        yield
 
 
 def added_us(followed: Sequence[float], alone: Sequence[float]) -> list[float]:

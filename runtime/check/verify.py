@@ -182,14 +182,15 @@ class Verifier:
         return ""
 
     def _compare(self, c: Any, alpha: float, beta: float) -> Accuracy:
-        problem, ratio_of = self.problem, _fused(self.device.xp).ratio
+        problem, (ratio_of, _) = self.problem, _fused(self.device.xp)
         u, least = problem.dtype.unit_roundoff, (problem.k + 4) * problem.dtype.smallest_subnormal
+        roundings = max(problem.k + 2, NORMWISE_ROUNDINGS if problem.accuracy is Grade.NORMWISE else 0)
         worst = Accuracy(0.0, -1, -1)
         for each, part in self._parts:
             if part.high.size == 0:
                 continue
             result, old = c[each][part.rows, part.cols], self._c0[each][part.rows, part.cols]
-            bounds = abs(alpha) * self._product_gamma, abs(beta) * gamma(2, u), least
+            bounds = abs(alpha) * gamma(roundings, u), abs(beta) * gamma(2, u), least
             ratio = ratio_of(result, old, part.high, part.low, part.magnitude, alpha, beta, *bounds)
             # argmax finds a NaN first, so one is never passed over.
             at = int(ratio.argmax())
@@ -199,12 +200,6 @@ class Verifier:
                 row, col = _index(part.rows, row), _index(part.cols, col)
                 worst = Accuracy(value, int(each) * problem.m + row, col)
         return worst
-
-    @property
-    def _product_gamma(self) -> float:
-        """Bound of the error of op(A) op(B) over the reference's magnitude."""
-        least = NORMWISE_ROUNDINGS if self.problem.accuracy is Grade.NORMWISE else 0
-        return gamma(max(self.problem.k + 2, least), self.problem.dtype.unit_roundoff)
 
 
 def compile_check(device: Device, problem: Problem) -> None:
@@ -284,9 +279,9 @@ def product(
     anchors = 2.0 ** (53 - bits), 2.0 ** (53 - 2 * bits)
     a1, a2, a3 = map(matrix_a, _slices(wide_a, *anchors))
     b1, b2, b3 = map(matrix_b, _slices(wide_b, *anchors))
-    high, low = a1 @ b1, xp.zeros_like(magnitude)
+    (_, added), high, low = _fused(xp), a1 @ b1, xp.zeros_like(magnitude)
     for one, other in ((a1, b2), (a2, b1), (a2, b2), (a1, b3), (a2, b3), (a3, matrix_b(wide_b))):
-        high, low = _fused(xp).added(high, low, one @ other)
+        high, low = added(high, low, one @ other)
     return _Reference(at_rows, at_cols, high, low, magnitude)
 
 
@@ -325,20 +320,10 @@ def two_sum(x: Any, y: Any) -> tuple[Any, Any]:
     return total, (x - (total - part)) + (y - part)
 
 
-@dataclass(frozen=True, slots=True)
-class _Fused:
-    """Functions of whole arrays. Where the array library can fuse, each is compiled to one kernel, which passes over
-    memory once."""
-
-    ratio: Callable[..., Any]
-    """Errors over their bounds, element by element."""
-    added: Callable[..., Any]
-    """Numbers in two parts with one more added."""
-
-
 @cache
-def _fused(xp: Any) -> _Fused:
-    """The fused functions of an array library."""
+def _fused(xp: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Functions of whole arrays: the errors over their bounds, element by element, and numbers in two parts with one
+    more added. Where the array library can fuse, each is compiled to one kernel, which passes over memory once."""
 
     def ratio(
         result: Any, old: Any, high: Any, low: Any, magnitude: Any,
@@ -355,4 +340,4 @@ def _fused(xp: Any) -> _Fused:
         return total, low + lost
 
     fuse = getattr(xp, "fuse", lambda function: function)
-    return _Fused(*map(fuse, (ratio, added)))
+    return fuse(ratio), fuse(added)

@@ -31,6 +31,8 @@ from .protocol import Binary, Compiler
 
 _FORMAT = 1
 """Number of the entries' format, which is part of their keys."""
+_COUNTS = "registers", "frame_bytes", "smem_bytes"
+"""Counts of a binary that an entry holds: None, or at least 0."""
 _MAX_INFO_BYTES = 1 << 16
 _MAX_IMAGE_BYTES = 1 << 28
 _DIGEST_BYTES = 32
@@ -157,7 +159,7 @@ class _Entry:
         image = read_plain(self.folder / f"kernel.{self.compiler.suffix}", _MAX_IMAGE_BYTES, owner)
         try:
             info: Any = json.loads(text)
-            counts = [info[name] for name in ("registers", "frame_bytes", "smem_bytes")]
+            counts = [info[name] for name in _COUNTS]
             of_this = info["key"] == self.key and info["sha256"] == hashlib.sha256(image).hexdigest()
         except (ValueError, RecursionError, TypeError, KeyError) as error:
             raise _BadEntryError("info.json does not describe a binary") from error
@@ -176,9 +178,7 @@ class _Entry:
             info = {
                 "key": self.key,
                 "compiler": self.compiler.identity,
-                "registers": binary.registers,
-                "frame_bytes": binary.frame_bytes,
-                "smem_bytes": binary.smem_bytes,
+                **{name: getattr(binary, name) for name in _COUNTS},
                 "sha256": hashlib.sha256(binary.image).hexdigest(),
             }
             (aside / "kernel.cu").write_bytes(self.source.code.encode())
@@ -238,10 +238,8 @@ def _discard(path: Path) -> None:
 
 
 def _probe(folder: Path) -> None:
-    with (folder / "probe").open("wb") as file:
-        file.write(bytes(_PROBE_BYTES))
-        file.flush()
-        os.fsync(file.fileno())
+    """Raise OSError unless the disk has room for a binary."""
+    write_whole(folder / "probe", bytes(_PROBE_BYTES))
 
 
 def mark_private(mark: str) -> None:

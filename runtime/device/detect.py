@@ -3,7 +3,6 @@
 import importlib.util
 import re
 import warnings
-from dataclasses import dataclass
 from functools import cache
 
 from ...codegen.errors import DeviceError, check, check_type
@@ -17,20 +16,12 @@ _SELECTOR = re.compile(r"auto|host|cuda(:\d{1,3})?")
 _INSTALL = "pip install 'tilewright[cuda13]' (or [cuda12] for a CUDA 12 driver)"
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The device that a selector means."""
-
-    info: DeviceInfo
-    notice: str = ""
-    """One line for the user where `auto` passed over a GPU that it cannot use."""
-
-
-def choose(selector: str) -> Choice:
+def choose(selector: str) -> DeviceInfo:
     """The device called auto, cuda, cuda:N or host; touches no device.
 
-    auto is the first GPU, else the processor. A GPU that was selected is never replaced by the processor. Raises
-    DeviceError, in one line that names what is missing and how to get it.
+    auto is the first GPU, else the processor, with a warning where it passes over a GPU that it cannot use. A GPU that
+    was selected is never replaced by the processor. Raises DeviceError, in one line that names what is missing and how
+    to get it.
     """
     if not isinstance(selector, str) or not _SELECTOR.fullmatch(selector):
         remedy = "the processor is 'host', a GPU 'cuda' or 'cuda:1'"
@@ -39,14 +30,14 @@ def choose(selector: str) -> Choice:
         infos = _cuda_infos()
         index = int(selector.partition(":")[2] or 0)
         check(index < len(infos), f"device {selector} does not exist: this machine has {len(infos)} GPUs", DeviceError)
-        return Choice(infos[index])
+        return infos[index]
     if selector == "auto" and nvml.gpu_count():
         try:
-            return Choice(_cuda_infos()[0])
+            return _cuda_infos()[0]
         except DeviceError as error:
-            passed_over = f"an NVIDIA GPU is present but not used: {error}; going on with the host device"
-            return Choice(host_info(), passed_over)
-    return Choice(host_info())
+            text = f"an NVIDIA GPU is present but not used: {error}; going on with the host device"
+            warnings.warn(text, stacklevel=2)
+    return host_info()
 
 
 def available() -> tuple[tuple[DeviceInfo, ...], str]:
@@ -79,10 +70,8 @@ def device_of(selector: str) -> Device:
 
 @cache
 def _opened(selector: str) -> Device:
-    choice = choose(selector)
-    if choice.notice:
-        warnings.warn(choice.notice, stacklevel=5)
-    return open_device(choice.info) if choice.info.selector == selector else _opened(choice.info.selector)
+    info = choose(selector)
+    return open_device(info) if info.selector == selector else _opened(info.selector)
 
 
 def open_device(info: DeviceInfo) -> Device:

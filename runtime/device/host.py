@@ -19,9 +19,8 @@ from ...codegen.errors import DeviceError, LaunchError, check
 from ...codegen.problem import DType, Problem
 from ...codegen.source import LaunchConfig, TensorBox
 from ..locks import CachedProperty, Lock
-from .host_compiler import HostCompiler
+from .host_compiler import HostCompiler, load_image
 from .host_info import clock_now_mhz, host_info
-from .images import load_image
 from .parameters import ParameterBlock
 from .protocol import Binary, Blas, Buffer, Device, DeviceInfo, Elements, Launch, Launcher
 

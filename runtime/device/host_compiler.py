@@ -1,4 +1,4 @@
-"""Compiler of emitted CUDA text for the processor, and the search for the system's compilers."""
+"""Compiler of emitted CUDA text for the processor, loading of what it makes, and the search for compilers."""
 
 import hashlib
 import itertools
@@ -7,10 +7,11 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from ...codegen.errors import CompileError, DeviceError, check
 from ...codegen.source import KernelSource
@@ -23,6 +24,9 @@ _FLAGS = (
     "-Wno-unknown-pragmas", "-O2",
 )  # fmt: skip
 _NAMES = "c++", "g++", "clang++"
+Loaded = TypeVar("Loaded")
+_numbers = itertools.count(1)
+"""Numbers of the libraries that were loaded."""
 _VERSION_TIMEOUT_S = 20.0
 """Seconds after which a compiler that was asked for its version counts as broken."""
 
@@ -43,12 +47,7 @@ class HostCompiler:
 
     timeout_s: float = 60.0
     """Seconds after which compiling is ended."""
-    suffix = "so"
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """Arguments of the compiler, without the names of files."""
-        return _FLAGS
+    suffix, flags = "so", _FLAGS
 
     @property
     def identity(self) -> str:
@@ -80,6 +79,23 @@ def compiled(command: tuple[str, ...], name: str, text: str, folder: str, timeou
         first = next((line for line in lines if "error" in line), lines[0][:200])
         raise CompileError(f"{name} does not compile for the processor: {first}", done.stderr)
     return Binary(Path(path).read_bytes(), seconds=time.perf_counter() - start)
+
+
+def load_image(name: str, image: bytes, load: Callable[[str], Loaded]) -> Loaded:
+    """Call `load` with the path of a file in memory that holds `image`, close the file and return the result.
+
+    The loader takes a library for loaded if it has one with the same path, or the same device and inode. A loaded
+    library keeps its file, and so its inode. Its path would return with its descriptor, so each path is spelled in
+    another way. Raises OSError.
+    """
+    file = os.memfd_create(name)
+    try:
+        with open(file, "wb", closefd=False) as written:
+            written.write(image)
+        spelled = "".join("/." if digit == "1" else "/" for digit in f"{next(_numbers):b}")
+        return load(f"/proc/self/fd{spelled}/{file}")
+    finally:
+        os.close(file)
 
 
 def translation_unit(source: KernelSource) -> str:

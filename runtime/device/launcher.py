@@ -15,8 +15,7 @@ from typing import Any
 from ...codegen.source import KernelSource
 from .. import settings
 from .cache import compile_cached
-from .host_compiler import compiled, compiler_command, compiler_version
-from .images import load_image
+from .host_compiler import compiled, compiler_command, compiler_version, load_image
 from .protocol import Binary
 
 _NAME = "tilewright_launcher"
@@ -35,19 +34,18 @@ class ExtensionCompiler:
     @property
     def identity(self) -> str:
         """Version of the compiler, its command, and Python. Raises DeviceError without a compiler."""
-        command = " ".join((*_cc(), *_flags()))
-        return "; ".join((compiler_version(_cc()), command, str(sysconfig.get_config_var("SOABI"))))
+        return "; ".join((compiler_version(_cc()), " ".join(_command()), str(sysconfig.get_config_var("SOABI"))))
 
     def build(self, source: KernelSource, folder: str) -> Binary:
-        return compiled((*_cc(), *_flags()), source.name, source.code, folder, _TIMEOUT_S)
+        return compiled(_command(), source.name, source.code, folder, _TIMEOUT_S)
 
 
 def _cc() -> tuple[str, ...]:
     return compiler_command(settings.CC_VARIABLE, _NAMES, "no C compiler: install one")
 
 
-def _flags() -> tuple[str, ...]:
-    return *_FLAGS, f"-I{sysconfig.get_path('include')}"
+def _command() -> tuple[str, ...]:
+    return *_cc(), *_FLAGS, f"-I{sysconfig.get_path('include')}"
 
 
 def _loaded(binary: Binary) -> Any:

@@ -27,7 +27,7 @@ from .vendor import LaidVendor, VendorProduct
 _MAX_PLANS = 64
 """Most plans of one kernel, each for one layout of its arrays."""
 
-_AT = 0, 0, 0
+_AT: tuple[int, ...] = 0, 0, 0
 """Bytes from operands to the first matrices of a single launch."""
 _turn = itertools.count().__next__
 
@@ -80,7 +80,8 @@ class CallPlan:
         self._run, self._pointer, self._stream = kernel.laid(*lds), kind.pointer, kind.stream
         self._shape: tuple[int, ...] = kernel.problem.m, kernel.problem.n
         self._dims: Sequence[Dim] = ()
-        self._inside, offsets = inside, (_AT,)
+        self._inside = inside
+        offsets: tuple[tuple[int, ...], ...] = (_AT,)
         if stack is not None:
             stack = stack.transposed if swapped else stack
             self._shape, self._dims, offsets = stack.shape, stack.dims, stack.offsets

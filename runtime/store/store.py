@@ -5,11 +5,9 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from functools import lru_cache
-from importlib import resources
-from importlib.resources.abc import Traversable
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,6 +15,7 @@ from filelock import Timeout
 
 from ... import configs
 from ...codegen.config import Config
+from ...codegen.emitted import TEMPORARY_SUFFIX
 from ...codegen.errors import ConfigError, StoreError, StoreVersionError, absolute, check
 from ...codegen.families import default_config
 from ...codegen.legality import serves
@@ -24,8 +23,7 @@ from ...codegen.problem import Grade, Problem, Shape
 from ...codegen.reading import NotPlainError, read_plain
 from .. import settings
 from ..device.protocol import DeviceInfo
-from ..files import TEMPORARY_SUFFIX, set_aside, write_whole
-from ..locks import CachedProperty
+from ..files import set_aside, write_whole
 from .codec import beginning_of, dumps, key_digest, loads, of_line
 from .lookup import LookupResult, Ranking
 from .record import FIRST_USE, Record, Status
@@ -43,12 +41,13 @@ _SETTLED_NS = 1_000_000_000
 """Nanoseconds after a change in which a file may change again and keep its time."""
 _GPUS_DIFFER = 1.1
 """Ratio by which the times of two GPUs of one model may differ, as their power decides their clocks."""
-_packaged: dict[str, "_Shipped"] = {}
-"""Records that ship with the package, by their folder."""
+_PACKAGED = Path(configs.__path__[0]) / "tuned"
+"""Folder of the records that ship with the package."""
+_shipped: dict[Path, dict[tuple[str, Problem], Record]] = {}
+"""Best records that ship in a folder, by device and problem, once all were read."""
 _Layers: TypeAlias = tuple[tuple[Record, ...], tuple[Record, ...]]
-_merged: tuple[object, "_Shipped | None", tuple[Record, ...]] = None, None, ()
-"""State of the folder of own records that was last merged, None if it may have changed since; the records that ship;
-and the best of both."""
+_merged: tuple[object, tuple[Record, ...]] = None, ()
+"""State of both layers that were last merged, and the best records of both."""
 
 
 class StoreWarning(UserWarning):
@@ -66,11 +65,9 @@ class Store:
     is replaced whole. Nothing is written to disk before the first record is kept, or make() called.
     """
 
-    def __init__(self, root: Path | None = None, shipped: Traversable | None = None) -> None:
+    def __init__(self, root: Path | None = None, shipped: Path = _PACKAGED) -> None:
         self._root = settings.store_folder() if root is None else absolute("store", root)
-        self._tuned = resources.files(configs) / "tuned" if shipped is None else shipped
-        made = _Shipped(self._tuned)
-        self._shipped = _packaged.setdefault(str(self._tuned), made) if shipped is None else made
+        self._shipped = shipped
 
     @property
     def root(self) -> Path:
@@ -97,7 +94,7 @@ class Store:
         StoreWarning. Raises StoreVersionError for a file that a newer tilewright wrote.
         """
         own = self._own(self._path(device_key, problem)) if self._root else None
-        shipped = self._shipped.best(device_key, problem)
+        shipped = _shipped_of(self._shipped, device_key, problem)
         return _better(own, shipped) if own and shipped else own or shipped
 
     def records(self) -> Iterator[Record]:
@@ -115,7 +112,7 @@ class Store:
 
     def both(self) -> _Layers:
         """All records of both layers, the user's own first."""
-        return tuple(self._own_records()), self._shipped.records
+        return tuple(self._own_records()), _all_shipped(self._shipped)
 
     def _all(self) -> tuple[Record, ...]:
         """The records of `records`, from memory where none was written since: look-ups of unknown shapes need them.
@@ -123,12 +120,10 @@ class Store:
         A record is replaced whole, which changes the times of its folder: while these stay, no file is read.
         """
         global _merged
-        state = self._state()
-        merged, shipped, best = _merged
-        if state is None or state != merged or shipped is not self._shipped:
-            best = _best_of(*self.both())
-            _merged = state, self._shipped, best
-        return best
+        own = self._state()
+        if own is None or (own, self._shipped) != _merged[0]:
+            _merged = (own, self._shipped), _best_of(*self.both())
+        return _merged[1]
 
     def _state(self) -> object:
         """A value that changes with the folder of own records; None where it was changed too recently to say."""
@@ -280,39 +275,28 @@ class Store:
                 yield
 
 
-class _Shipped:
-    """Records of a folder that ships. They are read once, as nobody writes there."""
+def _shipped_of(folder: Path, device_key: str, problem: Problem) -> Record | None:
+    """The best record that ships for a problem on a device. The file's other lines are read with all records alone."""
+    if folder in _shipped:
+        return _shipped[folder].get((device_key, problem))
+    return _shipped_alone(folder, device_key, problem)
 
-    def __init__(self, tuned: Traversable) -> None:
-        self._tuned = tuned
-        self._by_device: dict[str, dict[Problem, Record]] = {}
-        self._alone: dict[tuple[str, Problem], Record | None] = {}
 
-    def of(self, device_key: str) -> Mapping[Problem, Record]:
-        """The best record of each problem on a device."""
-        if device_key not in self._by_device:
-            best: dict[Problem, Record] = {}
-            for record in sorted(_read_shipped(self._tuned, device_key), key=lambda record: record.median_us):
-                best.setdefault(record.problem, record)
-            self._by_device[device_key] = best
-        return self._by_device[device_key]
+@cache
+def _shipped_alone(folder: Path, device_key: str, problem: Problem) -> Record | None:
+    records = _read_shipped(folder, device_key, beginning_of(problem))
+    return min(records, key=lambda record: record.median_us, default=None)
 
-    def best(self, device_key: str, problem: Problem) -> Record | None:
-        """The best record of a problem on a device. Until all records of the device are read, only the lines of the
-        problem are."""
-        if device_key in self._by_device:
-            return self.of(device_key).get(problem)
-        key = device_key, problem
-        if key not in self._alone:
-            own = _read_shipped(self._tuned, device_key, beginning_of(problem))
-            self._alone[key] = min(own, key=lambda record: record.median_us, default=None)
-        return self._alone[key]
 
-    @CachedProperty
-    def records(self) -> tuple[Record, ...]:
-        """Records of all devices."""
-        keys = [each.name.removesuffix(SHIPPED) for each in _children(self._tuned) if each.name.endswith(SHIPPED)]
-        return tuple(record for key in keys for record in self.of(key).values())
+def _all_shipped(folder: Path) -> tuple[Record, ...]:
+    """The best record that ships for each problem and device."""
+    if folder not in _shipped:
+        files, best = folder.glob(f"*{SHIPPED}"), dict[tuple[str, Problem], Record]()
+        records = [record for file in sorted(files) for record in _read_shipped(folder, file.stem)]
+        for record in sorted(records, key=lambda record: record.median_us):
+            best.setdefault((record.device, record.problem), record)
+        _shipped[folder] = best
+    return tuple(_shipped[folder].values())
 
 
 def _read(path: Path) -> Record | None:
@@ -340,49 +324,41 @@ def _read_settled(path: Path, *state: int) -> Record | None:
 def _read_anew(path: Path) -> Record | None:
     """The record of a file; None where there is no file. Raises as `_read`."""
     try:
-        with _one_line("read", path):
-            data = read_plain(path, _MAX_BYTES)
+        data = read_plain(path, _MAX_BYTES)
+    except FileNotFoundError:
+        return None
     except NotPlainError as error:
         raise _DamagedError(str(error)) from error
-    except StoreError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return None
-        raise
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
     try:
         record = loads(data)
     except StoreVersionError as error:
         raise StoreVersionError(f"{path} was {error}") from error
     except StoreError as error:
         raise _DamagedError(str(error)) from error
-    good = record.status is Status.OK and path.stem == key_digest(record.device, record.problem)
-    if not good:
+    if record.status is not Status.OK or path.stem != key_digest(record.device, record.problem):
         raise _DamagedError("not the record that its name says")
     return record
 
 
-def _read_shipped(tuned: Traversable, device_key: str, beginning: bytes = b"") -> Iterator[Record]:
+def _read_shipped(folder: Path, device_key: str, beginning: bytes = b"") -> Iterator[Record]:
     """The records that ship for a device, from the lines of its file with a certain beginning."""
     # Names are compared, not joined: a key is no path.
-    for file in (child for child in _children(tuned) if child.name == f"{device_key}{SHIPPED}"):
+    for file in (file for file in folder.glob(f"*{SHIPPED}") if file.stem == device_key):
         try:
             lines = file.read_bytes().splitlines()
         except OSError as error:
             _warn(f"{file}: {error.strerror or error}; passed over")
             continue
         for number, line in enumerate(lines, 1):
-            if not line.startswith(beginning):
-                continue
             try:
-                record = of_line(line)
-                check(record.status is Status.OK and record.device == device_key, "of another device", StoreError)
+                if line.startswith(beginning):
+                    record = of_line(line)
+                    check(record.status is Status.OK and record.device == device_key, "of another device", StoreError)
+                    yield record
             except (ConfigError, StoreError) as error:
                 _warn(f"{file}, line {number}: {error}; passed over")
-                continue
-            yield record
-
-
-def _children(folder: Traversable) -> list[Traversable]:
-    return sorted(folder.iterdir(), key=lambda child: child.name) if folder.is_dir() else []
 
 
 def _sweep(path: Path) -> None:
@@ -396,12 +372,10 @@ def _sweep(path: Path) -> None:
 def _one_line(verb: str, path: Path) -> Iterator[None]:
     try:
         yield
-    except Timeout as error:
-        raise StoreError(
-            f"cannot {verb} {path}: another process holds its lock; try again when it has ended"
-        ) from error
     except OSError as error:
-        raise StoreError(f"cannot {verb} {path}: {error.strerror or error}") from error
+        held = "another process holds its lock; try again when it has ended"
+        reason = held if isinstance(error, Timeout) else error.strerror or error
+        raise StoreError(f"cannot {verb} {path}: {reason}") from error
 
 
 def _better(own: Record, shipped: Record) -> Record:

@@ -1,10 +1,9 @@
 """Versions that a tuned record depends on. If one changes, the record is verified again before it is used."""
 
 import hashlib
-from collections.abc import Iterator
 from functools import cache
-from importlib import metadata, resources
-from importlib.resources.abc import Traversable
+from importlib import metadata
+from pathlib import Path
 
 from ..device.protocol import Compiler, DeviceInfo
 
@@ -20,27 +19,14 @@ def package_version() -> str:
 @cache
 def generator_version() -> str:
     """The package's version and a digest of its kernels' templates, so that a changed template is a new version."""
-    package = __package__.partition(".")[0]
-    digest = hashlib.sha256()
-    for name, text in _templates(resources.files(package).joinpath("templates"), ""):
-        digest.update(name.encode() + b"\0" + text + b"\0")
+    folder, digest = Path(__file__).parents[2] / "templates", hashlib.sha256()
+    paths = [path.relative_to(folder) for path in folder.rglob("*.jinja")]
+    for path in sorted(paths, key=lambda path: path.parts):
+        if path.parts[0] != "emit":  # launchers change no kernel
+            digest.update(path.as_posix().encode() + b"\0" + (folder / path).read_bytes() + b"\0")
     return f"{package_version()}+{digest.hexdigest()[:12]}"
-
-
-def _templates(folder: Traversable, place: str) -> Iterator[tuple[str, bytes]]:
-    """Names and texts of the templates in a folder and those below, sorted. The ones of launchers are left out, as they
-    change no kernel."""
-    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if entry.is_dir() and entry.name != "emit":
-            yield from _templates(entry, f"{place}{entry.name}/")
-        elif entry.name.endswith(".jinja"):
-            yield f"{place}{entry.name}", entry.read_bytes()
 
 
 def versions_of(info: DeviceInfo, compiler: Compiler) -> tuple[tuple[str, str], ...]:
     """Generator, driver and compiler, sorted by name."""
-    return (
-        ("compiler", compiler.identity),
-        ("driver", info.driver),
-        ("generator", generator_version()),
-    )
+    return ("compiler", compiler.identity), ("driver", info.driver), ("generator", generator_version())

@@ -8,7 +8,6 @@ import pytest
 from commands import Run
 from stored import INFO, make
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.device.detect import Choice
 from tilewright.runtime.store.store import Store
 
 
@@ -78,7 +77,7 @@ def test_a_device_of_the_users_own_is_named_with_its_architecture(run: Run, kept
 def test_the_gpu_of_the_machine_is_the_target_where_none_is_named(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tilewright.cli.options.choose", lambda selector: Choice(INFO))
+    monkeypatch.setattr("tilewright.cli.targets.choose", lambda selector: INFO)
     ran = run("emit", "--shape", "1024", "-o", str(tmp_path))
     assert "1024x1024x1024 float nn for sm_90a" in ran.out
     assert "tuned on nvidia-h200" in ran.out
@@ -167,16 +166,16 @@ def test_a_disk_that_is_full_leaves_what_was_there(run: Run, tmp_path: Path, mon
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     written = []
 
-    def full(path: Path, text: str) -> Path:
+    def full(path: Path, data: bytes) -> Path:
         if path.name == "gemm_main.cu":
             raise OSError(28, "No space left on device", str(path))
         written.append(path.name)
-        return original(path, text)
+        return original(path, data)
 
     from tilewright.codegen import emitted
 
-    original = emitted._written_aside
-    monkeypatch.setattr(emitted, "_written_aside", full)
+    original = emitted.written_aside
+    monkeypatch.setattr(emitted, "written_aside", full)
     ran = run(*command, "--config", "tiled:32", "--main")
     assert (ran.status, ran.err.count("\n")) == (1, 1)
     assert f"{tmp_path}/gemm_main.cu" in ran.err

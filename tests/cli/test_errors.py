@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from commands import SMALL, Run
-from tilewright.cli import options as cli_options
 from tilewright.cli import tune as cli
 from tilewright.codegen.errors import TuningError
 from tilewright.codegen.families import parse
@@ -90,18 +89,18 @@ BAD = [
     (("show", "--device-key", "host-abacus"), "must be one of nvidia-h100-80gb-hbm3, nvidia-h200, got"),
     (("tune", "--shape", "\x1b[31m5"), r"\x1b[31m5"),
     (("bogus",), "there is no command 'bogus'; the commands are tune, emit, show, "),
-    (("tun",), "there is no command 'tun'; did you mean tune?"),
-    (("tune", "--shap", "5"), "there is no option --shap; did you mean --shape?"),
+    (("tun",), "there is no command 'tun'; did you mean 'tune'?"),
+    (("tune", "--shap", "5"), "there is no option --shap; did you mean '--shape'?"),
     (("tune", "--wow"), "there is no option --wow; --help lists the options"),
     (("tune", "64x64x64"), "tune takes options alone, got '64x64x64'; --shape names a shape"),
     (("devices", "cuda"), "devices takes options alone, got 'cuda'"),
-    (("emit", "--shape", "5", "--arch", "sm_90b"), "got 'sm_90b'; did you mean sm_90a?"),
-    (("emit", "--shape", "5", "--device-key", "nvidia-h20"), "got 'nvidia-h20'; did you mean nvidia-h200?"),
-    (("tune", "--shape", "5", "--config", "title:16"), "got 'title'; did you mean tiled?"),
-    (("tune", "--shape", "5", "--config", "tiled:16,egde=pad"), "got 'egde'; did you mean edge?"),
-    (("tune", "--shape", "5", "--config", "tiled:16,edge=pat"), "got 'pat'; did you mean pad?"),
-    (("tune", "--shape", "5", "--sampler", "rndom"), "got 'rndom'; did you mean random?"),
-    (("bench", "--suite", "pubic"), "got 'pubic'; did you mean public?"),
+    (("emit", "--shape", "5", "--arch", "sm_90b"), "got 'sm_90b'; did you mean 'sm_90a'?"),
+    (("emit", "--shape", "5", "--device-key", "nvidia-h20"), "got 'nvidia-h20'; did you mean 'nvidia-h200'?"),
+    (("tune", "--shape", "5", "--config", "title:16"), "got 'title'; did you mean 'tiled'?"),
+    (("tune", "--shape", "5", "--config", "tiled:16,egde=pad"), "got 'egde'; did you mean 'edge'?"),
+    (("tune", "--shape", "5", "--config", "tiled:16,edge=pat"), "got 'pat'; did you mean 'pad'?"),
+    (("tune", "--shape", "5", "--sampler", "rndom"), "got 'rndom'; did you mean 'random'?"),
+    (("bench", "--suite", "pubic"), "got 'pubic'; did you mean 'public'?"),
 ]
 
 
@@ -139,6 +138,7 @@ class TestBadInput:
             assert "device cuda: " in ran.err
             assert "no NVIDIA" in ran.err
 
+    @pytest.mark.filterwarnings("default:an NVIDIA GPU is present")
     def test_a_gpu_without_the_extra_is_passed_over_with_a_word(
         self, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
@@ -205,7 +205,7 @@ class TestTooLittleTime:
         assert "works" not in ran.err
 
     def test_what_fails_for_other_reasons_is_counted(self) -> None:
-        info, budget = choose("host").info, Budget(5, 20.0)
+        info, budget = choose("host"), Budget(5, 20.0)
 
         def why(stopped: str, *outcomes: Entry) -> str:
             configs = (parse(f"naive:8x{2**power}") for power in range(9))
@@ -261,7 +261,7 @@ class TestFailures:
             assert "\x1b" not in ran.err
 
     def test_our_own_mistakes_are_one_line_too(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(cli_options, "choose", None)
+        monkeypatch.setattr("tilewright.cli.tune.choose", None)
         ran = run("tune", *SMALL)
         assert (ran.status, ran.err.count("\n")) == (1, 1)
         assert "unexpected TypeError: " in ran.err

@@ -47,7 +47,7 @@ PROBLEMS = {
     "12345x23x7777": (DType.FLOAT, "tn"),
 }
 SLOW = [pytest.param(KNOWN[key], marks=pytest.mark.slow) for key in ("nvidia-a10", "nvidia-geforce-rtx-4090")]
-DEVICES = [H200, *SLOW, choose("host").info]
+DEVICES = [H200, *SLOW, choose("host")]
 
 
 def shown(told: Explained, width: int) -> list[str]:

@@ -24,7 +24,7 @@ from tilewright.tuner.recording import journal
 from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.recording.journal import Journal
 
-HOST = choose("host").info
+HOST = choose("host")
 CUBE, DOUBLE, OTHER = Problem(64, 64, 64), Problem.parse("64", "double", "nt"), Problem(5, 6, 7)
 WON, LOST, UNRELATED = CONFIGS[:3]
 SHIPPED = "1024x768x512"

@@ -191,7 +191,7 @@ def test_a_place_that_goes_away_during_the_run_costs_the_recording_alone(here: P
             PROBLEM, device="host", trials=2, record=here / "run.json", progress=Meddling((here / "run.json").mkdir)
         )
     assert [str(each.message).partition(":")[0] for each in told] == [f"cannot write {here}/run.json"]
-    assert Store().best(choose("host").info.key, PROBLEM) == result.best
+    assert Store().best(choose("host").key, PROBLEM) == result.best
     assert t4_path(here / "run.json").is_file()
 
 
@@ -219,7 +219,7 @@ def test_a_journal_that_can_no_longer_be_written_costs_no_winner(here: Path, mon
     fill = Meddling(lambda: monkeypatch.setattr(Journal, "_append", full))
     with pytest.warns(OutputWarning, match=r"cannot write the study .*\.jsonl: No space left on device"):
         result = tune(PROBLEM, device="host", trials=3, progress=fill, record=here / "run.json")
-    assert Store().best(choose("host").info.key, PROBLEM) == result.best
+    assert Store().best(choose("host").key, PROBLEM) == result.best
     assert len(read_cache_file(here / "run.json").entries) == 3
 
 

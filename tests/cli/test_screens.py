@@ -211,7 +211,7 @@ class TestTune:
 
     def test_a_processor_is_recommended_no_file_for_a_gpu(self) -> None:
         screen = console(80)
-        show_result(screen, result(device=choose("host").info, guessed_us=None, busy_share=None), None)
+        show_result(screen, result(device=choose("host"), guessed_us=None, busy_share=None), None)
         assert "emit" not in text(screen)
         assert "(for a GPU, tune on that GPU)" in text(screen)
         assert "x NumPy" in text(screen)

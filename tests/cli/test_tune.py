@@ -22,7 +22,7 @@ from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.host_info import host_info
 from tilewright.runtime.store.store import Store
 
-HOST = choose("host").info.key
+HOST = choose("host").key
 
 
 def spawned(*arguments: str, **options: Any) -> "subprocess.Popen[str]":

@@ -23,7 +23,7 @@ from tilewright.runtime.store.store import Store
 from tilewright.tuner.measure.evaluate import Phases, Tried
 
 QUICK = ("--device", "host", "--trials", "1", "--seconds", "20", "--keep", "1")
-HOST = choose("host").info.key
+HOST = choose("host").key
 ALIGNED = "simt:32x32x32,thread=4,load=tma,stages=2,k_inner_a"
 """A config that serves rows of whole vectors alone."""
 BAD = [

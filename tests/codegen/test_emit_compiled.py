@@ -213,7 +213,7 @@ def test_a_bundle_is_a_package_that_others_find(tmp_path: Path) -> None:
 
 def own_arch() -> str:
     """The architecture of the GPU at hand: nvcc's `native` is sm_90 where wgmma needs sm_90a."""
-    return choose("cuda").info.arch.name
+    return choose("cuda").arch.name
 
 
 @pytest.mark.gpu

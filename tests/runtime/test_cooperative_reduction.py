@@ -97,7 +97,7 @@ def test_every_fault_is_caught_and_the_unfaulted_text_passes(part: int, tmp_path
 @pytest.mark.parametrize("shape", ["66x36x4100", "700x900x2000"])  # tiles of which all run at a time, and a few do
 def test_who_waits_and_who_gives_up_makes_no_difference(text: str, shape: str) -> None:
     """CTAs that wait, that give up at once, and that give up or not as it comes, on two streams: the same bits."""
-    device = open_device(choose("cuda").info)
+    device = open_device(choose("cuda"))
     config = variant(text)
     problem = Problem.parse(shape, "double" if config.family == "dmma" else "float")
     xp, rng = device.xp, np.random.default_rng(5)

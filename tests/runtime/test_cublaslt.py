@@ -67,7 +67,7 @@ def test_without_the_extra_one_line_says_how_to_get_it(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("dtype", ["float", "double"])
 def test_the_real_one_is_right(dtype: str, trans: str) -> None:
     pytest.importorskip("nvmath")
-    device, problem = open_device(choose("cuda").info), Problem.parse("100x72x33", dtype, trans)
+    device, problem = open_device(choose("cuda")), Problem.parse("100x72x33", dtype, trans)
     verifier = Verifier(device, problem)
     launches = CublasLt(device, problem).launches()
     assert launches

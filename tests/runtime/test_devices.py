@@ -39,7 +39,7 @@ TRANS = ("nn", "nt", "tn", "tt")
 
 @cache
 def device_for(selector: str) -> Device:
-    return open_device(choose(selector).info)
+    return open_device(choose(selector))
 
 
 def sizes_around(tile: int) -> list[int]:

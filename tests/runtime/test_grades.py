@@ -68,7 +68,7 @@ class TestStore:
         assert loads(dumps(record)) == record
 
     def test_a_finer_record_serves_a_coarser_product_and_never_the_reverse(self, tmp_path: Path) -> None:
-        info, store = choose("host").info, Store(tmp_path)
+        info, store = choose("host"), Store(tmp_path)
         for grade, serves in (("elementwise", ("elementwise", "normwise")), ("ieee", ("ieee",))):
             store.keep(replace(make(5.0, graded(grade)), device=info.key))
             for asked in serves:
@@ -80,7 +80,7 @@ class TestStore:
         assert [each and each.problem.accuracy for each in finer] == ["ieee", "elementwise"]
 
     def test_asking_for_less_accuracy_makes_no_product_slower(self, tmp_path: Path) -> None:
-        info, store = choose("host").info, Store(tmp_path)
+        info, store = choose("host"), Store(tmp_path)
         for grade, us in (("ieee", 5.0), ("elementwise", 4.0), ("normwise", 4.5)):
             store.keep(replace(make(us, graded(grade)), device=info.key))
         found = {grade: store.lookup(info, graded(grade), look_up) for grade in ("ieee", "elementwise", "normwise")}
@@ -90,7 +90,7 @@ class TestStore:
 
 def launch_of(grade: str, error: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> tuple[Verifier, Launch]:
     """A verifier and what computes the product with an error beside the exact one."""
-    device = open_device(choose("host").info)
+    device = open_device(choose("host"))
     vendor = device.vendor(graded(grade))
 
     def launch(a: object, b: object, c: object, alpha: float, beta: float) -> None:
@@ -156,7 +156,7 @@ class TestUse:
 @pytest.mark.parametrize("text", ["mma:128x128x32", "wgmma:128x128x64", "mma:64x64x32,scheme=bf16x6,promote=32",
                                   "wgmma:128x128x64,scheme=bf16x6,stages=2", "tf32x3:64x64x32"])  # fmt: skip
 def test_on_a_gpu_each_grade_keeps_its_promise_on_six_kinds_of_data(text: str, k: int) -> None:
-    device, config = open_device(choose("cuda").info), parse(text)
+    device, config = open_device(choose("cuda")), parse(text)
     problem, plain = Problem(300, 260, k, accuracy=config.accuracy), Problem(300, 260, k)
     if broken := list(rejections(problem, config, device.info)):
         pytest.skip(broken[0])

@@ -38,7 +38,7 @@ def kernels() -> dict[Any, Any]:
 
 def stored(shape: str, text: str, versions: tuple[tuple[str, str], ...] | None = None) -> Record:
     """A record of the host, kept in the test's own store; today's versions unless others are given."""
-    info = choose("host").info
+    info = choose("host")
     record = make(5.0, Problem.parse(shape), variant(text), info.key)
     today = versions_of(info, HostDevice().compiler)
     record = replace(record, versions=today if versions is None else versions)

@@ -87,7 +87,7 @@ def test_a_tensor_map_tells_rows_and_box(monkeypatch: pytest.MonkeyPatch, dtype:
 def test_products_that_need_each_other(text: str, size: int) -> None:
     """X becomes P X again and again, P a permutation, in three buffers that take turns: a kernel that reads too early
     or writes too early leaves another order of rows."""
-    device = open_device(choose("cuda").info)
+    device = open_device(choose("cuda"))
     rows, cols, steps = size, size, 60
     dtype = DType.DOUBLE if text.startswith("dmma") else DType.FLOAT
     problem = Problem(rows, cols, rows, dtype)

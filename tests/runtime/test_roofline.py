@@ -37,4 +37,4 @@ def test_other_gpus_go_by_clock_and_cores() -> None:
 
 
 def test_nothing_is_claimed_of_the_processor() -> None:
-    assert floor_us(choose("host").info, Problem(64, 64, 64)) is None
+    assert floor_us(choose("host"), Problem(64, 64, 64)) is None

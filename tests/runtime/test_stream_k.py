@@ -133,7 +133,7 @@ def test_every_fault_is_caught_and_the_unfaulted_text_passes(part: int, tmp_path
 @pytest.mark.parametrize("shape", ["66x36x4100", "700x900x1000"])
 def test_who_comes_last_makes_no_difference(text: str, shape: str) -> None:
     """Forty launches on two streams: the same bits, and right ones."""
-    device = open_device(choose("cuda").info)
+    device = open_device(choose("cuda"))
     config = variant(text)
     problem = Problem.parse(shape, "double" if config.family == "dmma" else "float")
     kernel = prepare(device, problem, config)

@@ -154,7 +154,7 @@ class TestNumpy(Products):
             tilewright.load(20, 24, 16, device="host", vendor="never")
 
     def test_a_shape_that_was_tuned_runs_its_kernel(self) -> None:
-        problem, device = Problem(20, 24, 16), open_device(choose("host").info)
+        problem, device = Problem(20, 24, 16), open_device(choose("host"))
         config = parse("tiled:8")
         versions = versions_of(device.info, device.compiler)
         Store().keep(replace(make(10.0, problem, config, device.info.key), versions=versions), replace=True)
@@ -349,7 +349,7 @@ class TestCupy(Products):
         """Each has memory of its own, and stays."""
         from tilewright.runtime.device import cuda
 
-        made, device = list[Any](), open_device(choose("cuda").info)
+        made, device = list[Any](), open_device(choose("cuda"))
         make = cuda._cublas
         monkeypatch.setattr(cuda, "_cublas", lambda: made.append(make()) or made[-1])
         for size in (64, 96):

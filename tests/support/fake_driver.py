@@ -215,5 +215,5 @@ class FakeKind:
     def wrote(self, array: Any) -> None:
         self.written.append(array)
 
-    def empty(self, like: Any, rows: int, cols: int) -> FakeArray:
+    def empty(self, like: Any, shape: tuple[int, ...]) -> FakeArray:
         return FakeArray(1 << 44)

@@ -33,7 +33,7 @@ class Altering:
 
 def plant(selector: str, problem: Problem, config: str, statement: str, prelude: str = "") -> Config:
     """From now on the config's kernel runs `statement` first."""
-    info = choose(selector).info
+    info = choose(selector)
     chosen = variant(config)
     compiler: Any = Altering(
         compiler_for(info), lambda code: prelude + code.replace(FIRST_LINE, FIRST_LINE + f"    {statement}\n")

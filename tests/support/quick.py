@@ -40,7 +40,7 @@ class QuickCompiler(HostCompiler):
     def flags(self) -> tuple[str, ...]:
         # With -O0 no function is inlined, whatever a pragma says.
         optimized = "-O1" if not self.sanitize else "-O2" if self.quick_headers else "-O0"
-        flags = tuple(optimized if flag == "-O2" else flag for flag in HostCompiler.flags.__get__(self))
+        flags = tuple(optimized if flag == "-O2" else flag for flag in HostCompiler.flags)
         return (*flags, *_sanitizing(), "-fsanitize-undefined-trap-on-error") if self.sanitize else flags
 
     def build(self, source: KernelSource, folder: str) -> Binary:

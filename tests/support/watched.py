@@ -55,7 +55,7 @@ def drawn(name: str, count: int, arch: str = "sm_90a") -> list[tuple[Problem, Co
 
 def main(name: str, count: int) -> int:
     """How many are wrong; each is told."""
-    device = open_device(choose("cuda").info)
+    device = open_device(choose("cuda"))
     listed, wrong = drawn(name, count, device.info.arch.name), 0
     with device.entered():
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:

@@ -369,7 +369,7 @@ def _refuse(*arguments: object) -> None:
 def _store_of(folder: Path, problem: Problem, statement: str) -> Path:
     """A store whose record for a problem is a kernel that runs `statement` first."""
     config = faults.plant("host", problem, FAULTY, statement)
-    info = choose("host").info
+    info = choose("host")
     record = make(1.0, problem, config, info.key)
     versions = versions_of(info, HostDevice().compiler)
     assert Store(folder / "faulty").keep(replace(record, versions=versions))

@@ -65,7 +65,7 @@ def test_numpy_has_no_tf32() -> None:
 @GRADES
 @pytest.mark.parametrize("trans", TRANS)
 def test_on_a_gpu_it_keeps_the_bound(grade: Grade, trans: str) -> None:
-    device = open_device(choose("cuda").info)
+    device = open_device(choose("cuda"))
     for shape in ("100x72x33", "515x1031x700", "1024"):
         problem = Problem.parse(shape, "float", trans, grade)
         with device.entered():
@@ -75,7 +75,7 @@ def test_on_a_gpu_it_keeps_the_bound(grade: Grade, trans: str) -> None:
 
 @pytest.mark.gpu
 def test_on_a_gpu_tf32_is_coarser() -> None:
-    device, problem = open_device(choose("cuda").info), Problem(512, 512, 512)
+    device, problem = open_device(choose("cuda")), Problem(512, 512, 512)
     with device.entered():
         plain, coarser = (
             Verifier(device, problem).check(device.vendor(problem, each)).accuracy.worst

@@ -115,7 +115,7 @@ def test_a_search_of_listed_variants_may_go_on_to_neighbours(tmp_path: Path) -> 
 
 
 def test_a_search_of_the_processor_begins_with_what_its_model_puts_first(tmp_path: Path) -> None:
-    info = choose("host").info
+    info = choose("host")
     every = plan_of(info, PROBLEM, Store(tmp_path)).listed
     assert every is not None
     begin = order_of(info, PROBLEM, Store(tmp_path))
@@ -166,7 +166,7 @@ def test_the_record_of_a_near_shape_is_searched_first(tmp_path: Path) -> None:
 
 def test_the_same_code_under_two_names_is_one() -> None:
     """The unroll factor 16 and 32 of a loop of 16 give the same instructions; another width does not."""
-    compiler = compiler_for(choose("host").info)
+    compiler = compiler_for(choose("host"))
 
     def digest(text: str) -> str:
         source = render(PROBLEM, variant(text), TYPICAL["host"])
@@ -185,7 +185,7 @@ def test_identical_binaries_are_measured_once(tmp_path: Path, monkeypatch: pytes
     (spaces / "tiled.toml").write_text(
         "family = 'tiled'\n[parameters]\ntile_width = [8]\nedge = ['fit']\nskew = [0]\nunroll = [2, 4]\n"
     )
-    info = choose("host").info
+    info = choose("host")
     sources = [render(PROBLEM, variant(f"tiled:8,unroll={unroll}"), info) for unroll in (2, 4)]
     body = "namespace {" + sources[0].code.partition("namespace {")[2]
 
@@ -232,7 +232,7 @@ def test_what_the_store_holds_meets_its_successor(text: str, listed: bool, monke
     on the processor what is no power of two."""
     first = tune(PROBLEM, device="host", trials=4, seconds=40, isolation=False)
     slow = variant(text)
-    forecast = Forecast(PROBLEM, choose("host").info)
+    forecast = Forecast(PROBLEM, choose("host"))
     assert (slow in candidates(forecast, read_spaces()).configs) == listed
     Store().keep(replace(first.best, config=slow), replace=True)
     met: list[Config] = []
@@ -307,7 +307,7 @@ HELD, SHIPPED = variant("simt:96x16x8"), variant("naive:4x32")
 
 def held(config: Config = HELD, us: float = 50.0) -> Record:
     """A record of the user's own, which is stored."""
-    record = make(us, PROBLEM, config, choose("host").info.key)
+    record = make(us, PROBLEM, config, choose("host").key)
     assert Store().keep(record)
     return record
 
@@ -388,7 +388,7 @@ class TestWhatIsStored:
         """As the trials were used up, or by Ctrl-C before the first one ends."""
         spaces = faults.small_space(tmp_path / "spaces", 4, 8)
         tune(PROBLEM, **self.GIVEN, spaces=spaces, trials=1)
-        Store().keep(make(1e9, PROBLEM, HELD, choose("host").info.key), replace=True)
+        Store().keep(make(1e9, PROBLEM, HELD, choose("host").key), replace=True)
         met = timed_in_duels(monkeypatch, simt=100.0, tiled=800.0)
         results, calls = InProcess.results, list[float]()
 

@@ -17,7 +17,7 @@ import pytest
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ConfigError, DeviceError, StoreError, TuningError
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.device.detect import Choice, choose
+from tilewright.runtime.device.detect import choose
 from tilewright.runtime.store.record import Record, Status
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.measure import child, pipeline
@@ -135,8 +135,8 @@ class Faults:
         self, tmp_path: Path, started: list[int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The device has less memory left than it has: the operands do not fit."""
-        info = choose(self.selector).info
-        monkeypatch.setattr("tilewright.tuner.tune.choose", lambda name: Choice(replace(info, memory_bytes=1 << 60)))
+        info = choose(self.selector)
+        monkeypatch.setattr("tilewright.tuner.tune.choose", lambda name: replace(info, memory_bytes=1 << 60))
         monkeypatch.setattr("tilewright.tuner.tune.check_time", lambda *arguments: None)  # too slow it would be as well
         with pytest.raises(TuningError, match="cannot be opened"):
             tune(Problem(1 << 20, 1 << 20, 1 << 20), device=self.selector, seconds=100.0)

@@ -56,7 +56,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def near(store: Store, *texts: str) -> None:
     """Records of near shapes on this machine."""
     for number, text in enumerate(texts, 1):
-        store.keep(make(10.0, Problem(40, 24, 56 + 8 * number), parse(text), choose("host").info.key))
+        store.keep(make(10.0, Problem(40, 24, 56 + 8 * number), parse(text), choose("host").key))
 
 
 # --- on the processor --------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_never_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch, tried:
 
 
 def test_a_record_that_cannot_serve_is_measured_anew(tried: list[str]) -> None:
-    Store().keep(make(1e-3, PROBLEM, parse("tiled:8,unroll=32"), choose("host").info.key))
+    Store().keep(make(1e-3, PROBLEM, parse("tiled:8,unroll=32"), choose("host").key))
     kernel = tilewright.load(40, 24, 56, device="host", first_use="measure")
     assert tried
     record = Store().best(kernel.device.key, PROBLEM)

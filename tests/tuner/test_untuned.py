@@ -233,7 +233,7 @@ def test_parts_fill_rows_and_a_file_is_continued(
     assert measure("predict") == [one, two]  # nothing is left to do
     one, two = measure("first-use")
     assert 0 < one["first_use_s"] < 60
-    info, problem = choose("host").info, untuned.drawn(2, 48)[0]
+    info, problem = choose("host"), untuned.drawn(2, 48)[0]
     used = parse(one["first_use"])
     assert serves(used, problem, info)
     assert used.family in families()

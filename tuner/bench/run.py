@@ -58,7 +58,7 @@ def bench(
     """
     for problem in problems:
         check_work(problem, "time")
-    info = choose(device).info
+    info = choose(device)
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     rows = list(itertools.product(problems, configs or (None,)))
     result = BenchResult(info, Setting((), ()), date, len(rows), turn_seconds=turn_seconds)

@@ -11,7 +11,7 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any
 
-from ...codegen.errors import ConfigError, TilewrightError, check, check_path, meant
+from ...codegen.errors import ConfigError, TilewrightError, check, check_path, nearest_of
 from ...codegen.problem import DType, Grade, Problem
 from ...codegen.reading import read_named, reason_of
 
@@ -44,7 +44,7 @@ def suite_problems(
     if entries is None:
         names, endings = suite_names(), ", ".join(_READERS)
         text = f"suite must be a file ending in {endings} or one of {', '.join(names)}, got {name!r}"
-        check(name in names, text + meant(name, names))
+        check(name in names, text + nearest_of(name, names))
         data, entries = _folder().joinpath(f"{name}.toml").read_bytes(), _READERS[".toml"]
     else:
         data = read_named("suite", check_path("suite", name) or Path(), _MAX_BYTES)

@@ -91,7 +91,7 @@ def dask_setup(worker: Worker, device: str, cores: str) -> None:
             worker.http_server.stop()
     if worker.nanny and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the client answers Ctrl-C in a terminal
-    info = choose(device).info
+    info = choose(device)
     _here[:] = [info]
     for resources in (worker.state.total_resources, worker.state.available_resources):
         resources[seat_of(info.key)] = 1.0  # one problem at a time, however many threads there are

@@ -86,7 +86,7 @@ def readable(value: str, unit: str) -> tuple[str, str]:
 
 def _launch(selector: str, config: str, *product: str) -> None:
     """Launch a variant again and again for some moments, in the process that Nsight Compute watches."""
-    device, problem = open_device(choose(selector).info), Problem.parse(*product)
+    device, problem = open_device(choose(selector)), Problem.parse(*product)
     with device.entered():
         kernel = prepare(device, problem, parse(config))
         Timer(device, problem).warm(kernel.launch)

@@ -15,7 +15,7 @@ import optuna
 from optuna.trial import TrialState
 
 from ...codegen.config import Config
-from ...codegen.errors import ConfigError, check, check_type, meant
+from ...codegen.errors import ConfigError, check, check_type, nearest_of
 from ...runtime.check.threads import one_thread
 from ..choose.forecast import Forecast
 from ..settings import GP, LOCAL, SAMPLERS
@@ -106,7 +106,7 @@ def check_sampler(name: str | None) -> None:
     by_class = name.startswith(OPTUNA)
     names = [*_of_optuna()] if by_class else SAMPLERS
     more = ", which need no arguments" if by_class else f" or {OPTUNA}CLASS"
-    check(name in names, f"sampler must be one of {', '.join(names)}{more}, got {name!r}{meant(name, names)}")
+    check(name in names, f"sampler must be one of {', '.join(names)}{more}, got {name!r}{nearest_of(name, names)}")
 
 
 def local_search(forecast: Forecast, start: Sequence[Config], seed: int) -> Search[Config]:
