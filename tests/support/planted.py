@@ -98,6 +98,28 @@ class Planted:
         return source
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A replacement in the text of a family's kernels that makes them wrong; none where `old` is empty."""
+
+    name: str
+    old: str
+    new: str
+    config: str = ""
+    """Text of the config, without the name of the family; the first that is found right unfaulted where it is empty."""
+    trans: str = "nn"
+    wide: bool = False
+    """Whether it is planted in the instance for aligned operands."""
+    only: str = ""
+    """The type in which it makes a difference, where that is not so in all of the family."""
+    shapes: tuple[Shape, ...] = ()
+    """The shapes that show it, where they are not those of the family's other faults."""
+    before: tuple[str, str] = ("", "")
+    """A replacement that leaves the kernel right, made first."""
+    special: bool = True
+    """Whether a kernel of terms is given infinities and NaN too."""
+
+
 def outcomes(planted: Sequence[Planted], folder: Path) -> dict[str, int]:
     """Exit code of each kernel's check, negative for a signal."""
     terms = any(each.fit.config.accuracy is not Grade.IEEE for each in planted)
