@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from conformance import KernelConformance, Refusal
-from launches import launch
 from numpy.typing import NDArray
 from nvrtc import TARGETS, Row, assert_as_predicted
 from planted import Fault
-from products import guarded
+from products import guarded, launch
 from quick import QuickCompiler, rendered, together
 from search_spaces import tried
 from targets import TYPICAL

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from conformance import Refusal, TermConformance
-from launches import launch
 from numpy.typing import NDArray
 from nvrtc import Row, assert_as_predicted
 from planted import Fault, Shape
-from products import TRANS, QuickDevice, guarded, in_the_norm, instance, integers, run
+from products import TRANS, QuickDevice, guarded, in_the_norm, instance, integers, launch, run
 from quick import QuickCompiler, together
 from search_spaces import tried
 from targets import TYPICAL

@@ -22,10 +22,11 @@ from products import (
     integers,
     prepared,
     run,
+    scaled_integers,
     sized,
+    with_infinity,
 )
 from quick import compile_together
-from split_terms import scaled_integers, with_infinity
 from targets import TYPICAL
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.config import Config

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from products import QuickDevice, exact, integers, run
+from products import QuickDevice, exact, integers, run, scaled_integers, with_infinity
 from quick import QuickCompiler, numbered, rendered, replaced, together
-from split_terms import scaled_integers, with_infinity
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import DeviceError, LaunchError
 from tilewright.codegen.families import parse
