@@ -16,6 +16,7 @@ from products import guarded, launch
 from quick import QuickCompiler, rendered, together
 from search_spaces import tried
 from targets import TYPICAL
+from tilewright.codegen.families import parse
 from tilewright.codegen.leaf import Edge
 from tilewright.codegen.legality import fitted, rejections, serves
 from tilewright.codegen.problem import DType, Problem
@@ -353,20 +354,25 @@ def misplaced(along: bool, depth: int, extent: int, vec: int, threads: int) -> i
     return int(np.count_nonzero(to != own * pitch + (at ^ swizzle(own))))
 
 
+TILE = "block_m", "block_k", "slices"
+
+
 def test_copies_go_where_they_are_read() -> None:
-    """For every way of copying that searches try, with and without vectors, of whole and of odd shapes."""
+    """For every legal way of copying, with and without vectors, of whole and of odd tiles."""
     ways = set()
-    shapes = ("1024", "1023x769x511", "64x64x65536", "16x4096x4096", "145x142x43141", "100x150x90000", "9733x67x1687")
-    for shape, trans in product(shapes, ("nn", "tt")):
-        problem = Problem.parse(shape, "double", trans)
-        for config in of(shape, trans=trans):
-            alignment = fitted(problem, config, SM_90).alignment
-            for side, along, vec in zip("ab", (trans == "nn", trans == "tt"), alignment):
-                extent = config.tile.block_m if side == "a" else config.tile.block_n
-                ways |= {
-                    (along, config.tile.block_k, extent, each, config.copiers(side, each, along)) for each in (1, vec)
-                }
-    assert len(ways) > 100
+    choices = {leaf.name: leaf.choices for leaf in parse("dmma:").leaves()}
+    for trans, block_m, block_k, slices in product(("nn", "tt"), *(choices[name] for name in TILE)):
+        problem = Problem.parse("1024", "double", trans)
+        for block_n, warp_m, warp_n in product(choices["block_n"], choices["warp_m"], (8, 16, 32, 40, 64)):
+            if block_m % warp_m or block_n % warp_n:
+                continue
+            tile = f"{block_m}x{block_n}x{block_k},warp={warp_m}x{warp_n},slices={slices},stages=2"
+            config = parse(f"dmma:{tile},fragments=single")
+            if config.threads > 1024 or not serves(config, problem, SM_90):
+                continue
+            for side, along, extent in (("a", trans == "nn", block_m), ("b", trans == "tt", block_n)):
+                ways |= {(along, block_k, extent, vec, config.copiers(side, vec, along)) for vec in (1, 2)}
+    assert len(ways) > 200
     assert {way: misplaced(*way) for way in ways if misplaced(*way)} == {}
 
 

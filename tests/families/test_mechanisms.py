@@ -285,6 +285,8 @@ def test_the_model_sees_what_it_gains() -> None:
 LOOP = "simt:16x16x8,thread=2x4,stream_k=4"
 SLICES = "simt:16x32x16,thread=4x4,lanes_m=4,slices=2,load=cp_async,stages=3,stream_k=1"
 TENSOR = "dmma:16x16x8,warp=16x8,stages=3,raster=4,stream_k=4"
+CPU_LIMIT_S = 5.0
+"""Seconds of the processor after which a kernel counts as endless: one that waits for a CTA that never comes."""
 BACKWARDS = (
     "    const StreamK stream(",
     "    const uint3 it = blockIdx, blockIdx = {it.x < stream_ctas ? stream_ctas - 1 - it.x : it.x, 0, 0};\n"
@@ -339,7 +341,7 @@ def planted(
 ) -> Planted:  # fmt: skip
     """With C in vectors as wide as those in the workspace, for which the checks' memory is aligned."""
     fit = Fit(variant(text), vec_c=2 if dtype == "double" else 4)
-    return Planted(name, fit, old, new, dtype, trans, SHAPES, before, SM_COUNTS.get(text, 1))
+    return Planted(name, fit, old, new, dtype, trans, SHAPES, before, SM_COUNTS.get(text, 1), cpu_limit_s=CPU_LIMIT_S)
 
 
 @pytest.mark.parametrize("part", range(PARTS))

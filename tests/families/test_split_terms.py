@@ -198,6 +198,7 @@ class TestMma(SplitTermConformance):
     instruction = "mma.m16n8k16"
     faults = tuple(faults_of_mma())
     unfaulted = tuple(SCHEMES.values())
+    fault_parts = 4
 
     def fault_shapes(self, config: Config) -> tuple[Shape, ...]:
         return (66, 35, 75), (64, 32, 128), (1, 1, 600)
@@ -256,7 +257,7 @@ class TestWgmma(SplitTermConformance):
     instruction = "wgmma.mma_async"
     faults = tuple(faults_of_wgmma())
     unfaulted = tuple(text for text, _ in PLANTED_WGMMA.values())
-    fault_parts = 3
+    fault_parts = 6
 
     def fault_shapes(self, config: Config) -> tuple[Shape, ...]:
         (shape,) = (shape for text, shape in PLANTED_WGMMA.values() if self.config(text) == config)

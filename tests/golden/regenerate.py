@@ -31,8 +31,8 @@ KERNELS = {
     "mma_bf16x6": ("mma:64x64x32,warp=32x32,scheme=bf16x6,promote=32,evict_first,raster=4", RAGGED),
     "wgmma_fp16x3": ("wgmma:64x64x64,stages=2", ODD),
 }
-"""Configs and the shapes whose instances are golden, each above the kernel that prepares operands for it: one or more of
-each family, on square tiles. The machine code of many more is in machine_code.tsv."""
+"""Configs and the shapes whose instances are golden, each above the kernel that prepares operands for it, one or more
+of each family, on square tiles. The machine code of many more is in machine_code.tsv."""
 ALL_MECHANISMS = (
     ("naive:8x32,edge=pad", "65"),
     ("simt:64x64x8,thread=4x4,load=registers,stages=2,fragments=single", "128"),
