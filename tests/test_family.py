@@ -55,11 +55,12 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(package: Path, *command: str, folder: Path) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "100"}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    environment = {**inherited, "PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "100"}
     done = subprocess.run(
         [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
@@ -100,41 +101,20 @@ for configs in (listed, grown):
     assert "squared" in grown.split()
 
 
-COLUMN = """
-import json
-from tilewright import Problem, Served, emit
-from tilewright.runtime.device.known import target_named
-from tilewright.codegen.families import parse
-from tilewright.runtime.check.verify import Verifier
-from tilewright.runtime.device.detect import choose, open_device
-from tilewright.runtime.product.kernel import prepare
-device = open_device(choose("host"))
-told = []
-config = parse("column:4x32")
-for shape, edge in (("65x33x17", "bounds"), ("64", "exact")):
-    for trans in ("nn", "tt"):
-        problem = Problem.parse(shape, "float", trans)
-        kernel = prepare(device, problem, config)
-        assert kernel.fit.edge == edge
-        told.append(Verifier(device, problem).check(kernel.launch).reason)
-emitted = emit(Served(Problem(1024, 768, 512), parse("column:4x32"), target_named("sm_90a")), "strips")
-print(json.dumps([told, str(config), dict(emitted.files)["strips.cu"]]))
-"""
-
-
 def test_the_family_that_the_documents_add(tmp_path: Path) -> None:
-    shutil.copytree(ROOT, tmp_path / "tilewright", ignore=shutil.ignore_patterns("__pycache__", ".*", "tests", "docs"))
+    """The package and the tests with the files of the page: the family's own tests pass, and a search finds it."""
+    package = tmp_path / "tilewright"
+    ignored = shutil.ignore_patterns("__pycache__", ".*", "docs", "golden", "results")
+    shutil.copytree(ROOT, package, ignore=ignored)
     page = (ROOT / "docs" / "adding-a-family.md").read_text()
     files = re.findall(r"^`([\w/.]+)`:[^`].*?^```\w+\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert [name.rpartition(".")[2] for name, _ in files] == ["py", "jinja", "toml"]
+    assert [name.rpartition(".")[2] for name, _ in files] == ["py", "jinja", "toml", "py"]
     for name, text in files:
-        (tmp_path / "tilewright" / name).write_text(text)
-    (tmp_path / "program.py").write_text(COLUMN)
-    reasons, config, emitted = json.loads(run(tmp_path, "program.py", folder=tmp_path))
-    assert reasons == [""] * 4
-    assert config == "column:4x32"
-    assert "constexpr int kThreadM  = 4;" in emitted
-    shutil.copytree(tmp_path / "tilewright" / "configs" / "spaces", tmp_path / "spaces")
+        (package / name).write_text(text)
+    tests = [*"-m pytest -q -p no:cacheprovider".split(), files[-1][0]]
+    passed = run(tmp_path, *tests, folder=package)
+    assert re.search(r"^\d\d passed, \d+ deselected", passed, re.MULTILINE), passed
+    shutil.copytree(package / "configs" / "spaces", tmp_path / "spaces")
     for file in (tmp_path / "spaces").glob("[!c]*.toml"):
         file.unlink()
     command = "tune --shape 64x48x32 --device host --spaces spaces --trials 2 --store store".split()

@@ -1,26 +1,44 @@
-"""Tests that the client reads a worker's messages as strictly as records of the store."""
+"""What passes between a client and its workers: messages, read as strictly as the store, and records."""
 
 import contextlib
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stored import CONFIGS, make, ship
+from stored import PROBLEM as STORED
 from tilewright.codegen.errors import ConfigError, StoreError
-from tilewright.codegen.families import families, family_named
+from tilewright.codegen.families import families, family_named, parse
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.host_info import host_info
+from tilewright.runtime.store.codec import dumps
 from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
-from tilewright.tuner.cluster.messages import Asks, Begins, Ends, Fails, Loses, Message, Tells, read, written
+from tilewright.runtime.store.store import Store
+from tilewright.tuner.cluster.client import Tuning
+from tilewright.tuner.cluster.jobs import Attempt, Job, StoreView
+from tilewright.tuner.cluster.messages import (
+    Asks,
+    Begins,
+    ClusterProgress,
+    Ends,
+    Fails,
+    Loses,
+    Message,
+    Tells,
+    read,
+    written,
+)
 from tilewright.tuner.measure.decide import NAIVE, Contender
 from tilewright.tuner.measure.evaluate import Phases
 from tilewright.tuner.recording.entry import Entry
+from tilewright.tuner.recording.journal import Journal
 from tilewright.tuner.result import Result
-
-pytestmark = pytest.mark.fast
 
 PROBLEM, INFO = Problem(8, 9, 10), replace(host_info(), uuid="GPU-1")
 TIMES, RIGHT = Measurement((1.0, 2.0, 1.5), 1.5, 0.5, clock_mhz=1980.0), Accuracy(0.25, 1, 2)
@@ -42,6 +60,7 @@ SAID: list[Message] = [
 ]
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("message", SAID, ids=lambda each: type(each).__name__)
 def test_what_is_written_is_read(message: Message) -> None:
     assert read(written(message)) == message
@@ -66,6 +85,7 @@ TOLD, DONE, BEGUN = SAID[2], SAID[4], SAID[1]
 RANKED = json.loads(written(DONE))["result"]["contenders"]
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(
     "text",
     [
@@ -114,6 +134,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.fast
 @given(st.sampled_from(SAID), st.data())
 def test_any_field_of_any_type_is_read_or_refused(message: Message, data: st.DataObject) -> None:
     document = json.loads(written(message))
@@ -128,6 +149,7 @@ def test_any_field_of_any_type_is_read_or_refused(message: Message, data: st.Dat
         read(json.dumps(document))
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("family", families())
 def test_a_trial_is_of_a_config_of_any_family(family: str) -> None:
     config = family_named(family)()
@@ -136,9 +158,171 @@ def test_a_trial_is_of_a_config_of_any_family(family: str) -> None:
     assert message.config == config
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("variant", ["", "other:16", "naive:8x33", "tiled:16,speed=2", "tiled:16,unroll=1,unroll=1"])
 def test_a_trial_of_no_config_says_so_once_its_config_is_asked_for(variant: str) -> None:
     message = read(written(Tells("a", variant, Entry("ok", 12.5), "2026-11-23T12:00:00")))
     assert isinstance(message, Tells)
     with pytest.raises(ConfigError):
         message.config  # noqa: B018
+
+
+# ---- Records that are sent, and those that are kept -------------------------------------------------------------
+
+
+pytest.importorskip("distributed")
+
+
+HOST = host_info()
+
+
+def won(us: float) -> Result:
+    """A worker's result, whose winner is the first config."""
+    best = make(us, STORED, CONFIGS[0], HOST.key)
+    assert best.measurement is not None
+    assert best.accuracy is not None
+    sides = tuple(Contender(each, best.measurement, best.accuracy, 1.0, (1.0, 1.0)) for each in (CONFIGS[0], None))
+    return Result(
+        STORED, HOST, best, sides, 1, 0, (("ok", 1),), (), Phases(), 0.0, 1.0, None, None, 0, None, "trials"
+    )  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    shipped = tmp_path / "shipped" / HOST.key
+    shipped.mkdir(parents=True)
+    return Store(tmp_path / "store", shipped.parent)
+
+
+@pytest.mark.parametrize(("options", "stays"), [({}, True), ({"replace": False}, True), ({"replace": True}, False)])
+def test_a_winner_is_kept_unless_what_its_worker_did_not_have_is_faster(
+    store: Store, options: dict[str, Any], stays: bool
+) -> None:
+    """A record that was sent to the worker met the winner in its duel, and gives way to it however fast it once was."""
+    key = HOST.key
+    store.keep(make(1.0, STORED, CONFIGS[1], key))
+    results: list[Result] = []
+    shown: Any = SimpleNamespace(ended=results.append)
+    client: Any = SimpleNamespace(subscribe_topic=lambda *arguments: None)
+    tuning = Tuning(client, [STORED], options, store, key, ClusterProgress())
+    tuning._progress = shown
+    tuning._save(Job(0, STORED), won(5.0))
+    assert store.best(key, STORED) == won(5.0).best
+    store.keep(make(3.0, STORED, CONFIGS[2], key))  # by another command
+    tuning._save(Job(0, STORED), won(4.0))
+    best = store.best(key, STORED)
+    assert best is not None
+    assert best.config == CONFIGS[2 if stays else 0]
+    assert [each.outdone for each in results] == [False, stays]
+    assert tuning.results[STORED].kept is not stays
+
+
+def test_a_result_that_was_outdone_on_its_worker_is_not_kept(store: Store) -> None:
+    client: Any = SimpleNamespace(subscribe_topic=lambda *arguments: None)
+    tuning = Tuning(client, [STORED], {}, store, HOST.key, ClusterProgress())
+    tuning._save(Job(0, STORED), replace(won(5.0), outdone=True))
+    assert not tuning.results[STORED].kept
+    assert store.both()[0] == ()
+
+
+class Noted(ClusterProgress):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.trials: list[str] = []
+        self.begins: list[tuple[int, int]] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def begun(self, problem: Problem, trials: int, resumed: int) -> None:
+        self.begins.append((trials, resumed))
+
+    def tried(self, problem: Problem, device_key: str, trial: Tells) -> None:
+        self.trials.append(trial.variant)
+
+
+def heard(
+    store: Store, progress: ClusterProgress, *said: Message | str, problem: Problem = STORED, **options: Any
+) -> Tuning:
+    """A tuning of a problem that is in a worker's hand, once it has heard these."""
+    client: Any = SimpleNamespace(subscribe_topic=lambda *arguments: None)
+    tuning = Tuning(client, [problem], options, store, HOST.key, progress)
+    tuning._attempts["a"] = Attempt(tuning._jobs[0], HOST, "tcp://x", VERSIONS)
+    for each in said:
+        tuning._events.put((tuning._topic, each if isinstance(each, str) else written(each)))
+    tuning._hear(0.0)
+    return tuning
+
+
+VERSIONS = (("compiler", "1"),)
+STARTED, OK = "2026-11-23T12:00:00", Entry("ok", 12.5, (12.4, 12.6), 0.1, 0.2, 0.3)
+TRIALS = [Tells("a", str(config), replace(OK, time_us=10.0 + place), STARTED) for place, config in enumerate(CONFIGS)]
+CRASHED = Tells("a", "naive:8x64", Entry("crashed", reason="it ended"), STARTED)
+
+
+def test_what_a_worker_tells_is_in_the_journal_that_it_goes_on_from(store: Store) -> None:
+    """The journal holds the first outcome of each config, whichever sampler chose it."""
+    progress = Noted()
+    heard(store, progress, Begins("a", 320, 0), *TRIALS, CRASHED, replace(TRIALS[0], entry=Entry("timeout")))
+    assert (progress.notes, progress.begins) == ([], [(320, 0)])
+    assert progress.trials == [*map(str, CONFIGS), "naive:8x64", str(CONFIGS[0])]
+    sent = StoreView(store, HOST.key).files(STORED, VERSIONS)["trials"]
+    ((name, text),) = sent.items()
+    assert StoreView(store, HOST.key).files(STORED, (("compiler", "2"),))["trials"] == {}
+    (store.root / "worker").mkdir()
+    (store.root / "worker" / name).write_text(text)
+    resumed = Journal.of(store.root / "worker", STORED, HOST.key, VERSIONS).entries
+    assert {str(config): entry.time_us for config, entry in resumed.items()} == {
+        **{str(config): 10.0 + place for place, config in enumerate(CONFIGS)},
+        str(parse("naive:8x64")): None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"variant": "other:16"}, "family must be one of"),
+        ({"variant": "tiled:17"}, "tile_width must be one of"),
+        ({"variant": "tiled:16,speed=2"}, "speed"),
+        ({"variant": ""}, "family must be one of"),
+        ({"variant": "dmma"}, "of a variant that cannot serve its problem"),  # for double alone
+        ({"variant": "wgmma"}, "of a variant that cannot serve its problem"),  # the processor has no tensor cores
+        ({"attempt": "b"}, "of an attempt that nobody began"),
+    ],
+)
+def test_a_trial_that_cannot_be_is_refused_and_changes_nothing(store: Store, changes: dict[str, str], why: str) -> None:
+    progress = Noted()
+    heard(store, progress, Begins("a", 320, 0), TRIALS[0], replace(TRIALS[1], **changes), TRIALS[2])  # type: ignore[arg-type]
+    (note,) = progress.notes
+    assert note.startswith("a message of a worker is refused: ")
+    assert why in note
+    assert progress.trials == [str(CONFIGS[0]), str(CONFIGS[2])]
+    (path,) = (store.root / "trials").glob("*.jsonl")
+    assert [json.loads(line)["config"] for line in path.read_text().splitlines()[1:]] == progress.trials
+
+
+def test_variants_that_a_user_names_are_in_no_journal(store: Store) -> None:
+    progress = Noted()
+    heard(store, progress, Begins("a", 2, 0), *TRIALS[:2], configs=[str(config) for config in CONFIGS[:2]])
+    assert (len(progress.trials), progress.notes) == (2, [])
+    assert not list(store.root.rglob("*.jsonl"))
+
+
+def test_a_damaged_message_costs_itself_alone(store: Store) -> None:
+    progress = Noted()
+    damaged = [written(TRIALS[0])[:-9], written(TRIALS[0]).replace("12.4", "-1"), "[" * 9999, '{"kind":"Begins"}']
+    heard(store, progress, Begins("a", 320, 0), *damaged, TRIALS[1])
+    assert len(progress.notes) == 4
+    assert all("\n" not in note for note in progress.notes)
+    assert progress.trials == [str(CONFIGS[1])]
+
+
+def test_workers_are_sent_the_users_own_record_though_one_that_ships_counts(store: Store, tmp_path: Path) -> None:
+    own = make(20.0, STORED, CONFIGS[1], HOST.key)
+    store.keep(own)
+    ship(store, make(10.0, STORED, CONFIGS[2], HOST.key), HOST.key)
+    assert [each.config for each in store.layers()[1]] == [CONFIGS[2]]
+    sent = StoreView(store, HOST.key).files(STORED, ())
+    assert [text.encode() for text in sent["records"].values()] == [dumps(own)]

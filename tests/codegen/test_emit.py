@@ -1,15 +1,16 @@
-"""Emitted files: their text, and how they are written."""
+"""Emitted files: their text, how they are written, and which names their functions may have."""
 
 import dataclasses
 import fnmatch
 import os
 import re
+import shutil
+import subprocess
 from functools import cache
 from pathlib import Path
 
 import pytest
-from bundles import SHARED_K
-from emit_texts import KERNELS, TMA
+from emitted import KERNELS, SHARED_K, TMA
 from targets import TYPICAL
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.emit import Layout, emit
@@ -19,9 +20,8 @@ from tilewright.codegen.families import family_named, parse
 from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
+from tilewright.codegen.reserved import refuse
 from variants import WHOLE, dtypes
-
-pytestmark = pytest.mark.fast
 
 
 @cache
@@ -42,15 +42,18 @@ def emitted(
 # Text
 
 
+@pytest.mark.fast
 def test_files_are_named_after_the_function() -> None:
     assert [name for name, _ in emitted(name="mul", main=False).files] == ["mul.cu", "mul.h"]
     assert [name for name, _ in emitted(name="mul").files] == ["mul.cu", "mul.h", "mul_main.cu"]
 
 
+@pytest.mark.fast
 def test_self_test_changes_nothing_in_the_other_files() -> None:
     assert emitted(main=True).files[:2] == emitted(main=False).files
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(("text", "shape"), KERNELS)
 def test_kernel_is_in_the_file_under_its_own_name_and_known_there_alone(text: str, shape: str) -> None:
     """As the library has it, but that two instances make it a template over what the library has as constants."""
@@ -82,6 +85,7 @@ NEEDS = {
 """The oldest architecture that can run a kernel; 0 where all can."""
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(("text", "arch"), NEEDS.items())
 def test_an_architecture_below_what_the_kernel_needs_is_an_error(text: str, arch: int) -> None:
     errors = re.findall(
@@ -94,6 +98,7 @@ def test_an_architecture_below_what_the_kernel_needs_is_an_error(text: str, arch
     assert devices == f"{arch}, INT_MAX"
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(("text", "shape"), [*KERNELS, (TMA["nn"], WHOLE)])
 def test_text_has_one_banner_and_nothing_that_the_kernel_lacks(text: str, shape: str) -> None:
     config, files = parse(text), emitted(text, shape=shape).files
@@ -134,6 +139,7 @@ def test_text_has_one_banner_and_nothing_that_the_kernel_lacks(text: str, shape:
         assert len(re.findall(rf"\b{name}\b", kernel)) > 1, name
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("dtype", ["float", "double"])
 def test_header_declares_the_functions(dtype: str) -> None:
     header = re.sub(r"\s+", " ", dict(emitted(dtype=dtype).files)["gemm.h"])
@@ -146,11 +152,13 @@ def test_header_declares_the_functions(dtype: str) -> None:
     assert "int gemm_describe(int64_t m, int64_t n, int64_t k, gemm_description* description);" in header
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(("trans", "stored"), [("nn", "m x k, k x n"), ("tt", "k x m, n x k")])
 def test_header_tells_how_the_operands_of_its_example_are_stored(trans: str, stored: str) -> None:
     assert f"*a, *b, *c;  // on the device; {stored} and m x n" in dict(emitted(trans=trans).files)["gemm.h"]
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(
     ("text", "nodes"), [("tiled:16,edge=pad", "kernel nodes"), (SHARED_K, "kernel and clear nodes")]
 )
@@ -163,12 +171,14 @@ def test_header_tells_which_nodes_a_graph_gets(text: str, nodes: str) -> None:
     )
 
 
+@pytest.mark.fast
 def test_header_and_self_test_hold_to_the_bound_of_the_checks() -> None:
     files = dict(emitted().files)
     assert "gamma(2) |beta| |C| + (k + 4) d" in files["gemm.h"]
     assert "(k + 4.0) * double(std::numeric_limits<T>::denorm_min())" in files["gemm_main.cu"]
 
 
+@pytest.mark.fast
 def test_a_header_alone_tells_that_each_file_has_kernels_of_its_own() -> None:
     row = Served(Problem.parse("64"), parse("tiled:16"), TYPICAL["sm_90a"])
     ((_, text),) = emit(row, "gemm", Layout(header_only=True)).files
@@ -176,11 +186,13 @@ def test_a_header_alone_tells_that_each_file_has_kernels_of_its_own() -> None:
     assert "each that includes this" not in dict(emitted().files)["gemm.h"]
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(("dtype", "calls"), [("float", ["cublasSgemm"]), ("double", ["cublasDgemm"])])
 def test_self_test_calls_the_library_for_its_own_types_alone(dtype: str, calls: list[str]) -> None:
     assert re.findall(r"cublas[SD]gemm", dict(emitted(dtype=dtype).files)["gemm_main.cu"]) == calls
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(
     ("arches", "since"),
     [(("sm_75",), "11.8"), (("sm_89",), "11.8"), (("sm_90a",), "12.0"), (("sm_80", "sm_120"), "12.8")],
@@ -190,6 +202,7 @@ def test_header_names_a_cuda_whose_compiler_knows_the_architectures(arches: tupl
     assert f"Compile, with CUDA {since} or newer" in dict(emit(rows, "gemm").files)["gemm.h"]
 
 
+@pytest.mark.fast
 def test_types_and_transposes_name_functions_where_there_are_several() -> None:
     arch = TYPICAL["sm_90a"]
     rows = [
@@ -203,6 +216,7 @@ def test_types_and_transposes_name_functions_where_there_are_several() -> None:
     assert len(re.findall(r"mul_init\(void\)", header)) == 1
 
 
+@pytest.mark.fast
 def test_bundles_of_different_products_have_different_names() -> None:
     def names(*problems: Problem) -> list[str]:
         rows = [Served(each, parse("tiled:16"), TYPICAL["sm_80"]) for each in problems]
@@ -216,6 +230,7 @@ def test_bundles_of_different_products_have_different_names() -> None:
     assert names(*several) != names(*several[:1], Problem.parse("66"))
 
 
+@pytest.mark.fast
 def test_what_cannot_be_one_bundle_is_told() -> None:
     row = Served(Problem.parse("64"), parse("tiled:16"), TYPICAL["sm_90a"])
     with pytest.raises(ConfigError, match="64x64x64 float nn is given twice for sm_90a"):
@@ -234,6 +249,7 @@ def test_what_cannot_be_one_bundle_is_told() -> None:
         emit([row, dataclasses.replace(row, target=TYPICAL["sm_80"])], layout=Layout(header_only=True))
 
 
+@pytest.mark.fast
 def test_each_kernel_is_in_a_bundle_once() -> None:
     arch = TYPICAL["sm_90a"]
     rows = [Served(Problem.parse(shape), parse("simt:64x64x16"), arch) for shape in ("65", "129", "65x3x7")]
@@ -246,6 +262,7 @@ def test_each_kernel_is_in_a_bundle_once() -> None:
     assert len(instances) == len(set(instances)) == 2  # the one without vectors is the general one
 
 
+@pytest.mark.fast
 def test_an_architecture_has_a_file_of_its_own() -> None:
     rows = [Served(Problem.parse("65"), parse("simt:64x64x16"), TYPICAL[arch]) for arch in ("sm_90a", "sm_80")]
     emitted = emit(rows, "gemm", Layout(cmake=True))
@@ -268,6 +285,7 @@ def test_an_architecture_has_a_file_of_its_own() -> None:
     assert units == [f"gemm_{arch}_{kernel}" for arch in ("sm_80", "sm_90a") for kernel in kernels]
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("arches", [("sm_90a",), ("sm_80", "sm_90a")])
 @pytest.mark.parametrize("split", [True, False])
 @pytest.mark.parametrize("count", [1, 4])
@@ -295,6 +313,7 @@ def test_commands_at_the_head_compile_each_file_for_its_architecture(
     assert ("-arch=" in linked, "gemm*.o gemm_main.cu" in linked) == (len(arches) == 1, len(arches) > 1)
 
 
+@pytest.mark.fast
 def test_a_command_that_cannot_name_the_configs_is_not_said_to_write_the_files_again() -> None:
     rows = [Served(Problem.parse(shape), parse("tiled:16"), TYPICAL["sm_90a"]) for shape in ("64", "65")]
     tuned = [dataclasses.replace(row, origin="tuned on a device") for row in rows]
@@ -303,22 +322,26 @@ def test_a_command_that_cannot_name_the_configs_is_not_said_to_write_the_files_a
         assert ("To write it again:" in header, "with kernels that are looked up:" in header) == (again, not again)
 
 
+@pytest.mark.fast
 def test_same_input_gives_the_same_bytes() -> None:
     assert emitted("tiled:16,edge=pad") == emitted.__wrapped__("tiled:16,edge=pad")
 
 
+@pytest.mark.fast
 def test_empty_problem_gets_a_self_test_with_work_to_do() -> None:
     row = Served(Problem(0, 5, 0), parse("tiled:16"), TYPICAL["sm_80"])
     files = dict(emit(row, "gemm", Layout(main=True)).files)
     assert "{16, 5, 16}," in files["gemm_main.cu"]
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("name", ["", "1a", "a b", "../a", "a/b", "int", "é", "a" * 65, 'a"', "a\n"])
 def test_name_that_is_no_identifier_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="name must"):
         emitted(name=name)
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(
     "name",
     (
@@ -332,18 +355,21 @@ def test_name_that_would_clash_is_refused_in_one_line(name: str) -> None:
         emitted(name=name)
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("name", ["gemm", "my_sgemm", "matmul", "my_project_gemm_1024", "Gemm", "dgemm_nt"])
 def test_usual_names_are_free(name: str) -> None:
     for text in (KERNELS[-1][0], "tiled:16,edge=pad", "simt:pack_a,pack_b", TMA["nn"]):
         emitted(text, name, main=False)
 
 
+@pytest.mark.fast
 def test_the_name_of_the_kernel_is_taken() -> None:
     kernel = render(Problem.parse("1024x768x512"), parse("tiled:16"), TYPICAL["sm_90a"]).name
     with pytest.raises(ConfigError, match=rf"name must differ from the kernel's, got '{kernel}'"):
         emitted(name=kernel)
 
 
+@pytest.mark.fast
 def test_config_that_cannot_serve_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"dmma.* cannot serve .*the tensor cores multiply double"):
         emit(Served(Problem.parse("100"), parse("dmma:"), TYPICAL["sm_90a"]))
@@ -352,6 +378,7 @@ def test_config_that_cannot_serve_is_refused() -> None:
 # Files
 
 
+@pytest.mark.fast
 def test_files_are_written_and_written_again(tmp_path: Path) -> None:
     files = emitted()
     paths = files.write(tmp_path / "new" / "folder")
@@ -360,12 +387,14 @@ def test_files_are_written_and_written_again(tmp_path: Path) -> None:
     assert sorted(path.name for path in paths[0].parent.iterdir()) == ["gemm.cu", "gemm.h", "gemm_main.cu"]
 
 
+@pytest.mark.fast
 def test_own_untouched_files_are_replaced_by_another_kernel(tmp_path: Path) -> None:
     emitted("naive:").write(tmp_path)
     (path, *_) = emitted("tiled:16").write(tmp_path)
     assert "kTileWidth" in path.read_text()
 
 
+@pytest.mark.fast
 def test_a_file_of_another_bundle_stays(tmp_path: Path) -> None:
     one, two = (
         emit(Served(Problem.parse("64"), parse("tiled:16"), TYPICAL["sm_90a"]), name, Layout(cmake=True))
@@ -379,12 +408,14 @@ def test_a_file_of_another_bundle_stays(tmp_path: Path) -> None:
     assert "project(two " in (tmp_path / "CMakeLists.txt").read_text()
 
 
+@pytest.mark.fast
 def test_line_ends_of_a_checkout_are_no_edit(tmp_path: Path) -> None:
     (path, *_) = emitted().write(tmp_path)
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
     emitted().write(tmp_path)
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("edit", ["foreign", "edited", "digest", "binary", "empty"])
 @pytest.mark.parametrize("which", ["gemm.cu", "gemm.h", "gemm_main.cu"])
 def test_foreign_and_edited_files_stay_and_nothing_else_is_written(tmp_path: Path, edit: str, which: str) -> None:
@@ -406,6 +437,7 @@ def test_foreign_and_edited_files_stay_and_nothing_else_is_written(tmp_path: Pat
     assert (tmp_path / which).read_text() == text
 
 
+@pytest.mark.fast
 @pytest.mark.timeout(20)  # a pipe that is opened to be read waits for its writer
 @pytest.mark.parametrize("kind", ["pipe", "device", "gigabytes"])
 def test_what_is_no_plain_file_stays_and_is_not_waited_for(tmp_path: Path, kind: str) -> None:
@@ -423,6 +455,7 @@ def test_what_is_no_plain_file_stays_and_is_not_waited_for(tmp_path: Path, kind:
     assert path.read_text() == dict(emitted().files)["gemm.cu"]
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("exists", [True, False])
 def test_link_is_replaced_at_most_and_never_followed(tmp_path: Path, exists: bool) -> None:
     outside = tmp_path / "outside.cu"
@@ -439,12 +472,14 @@ def test_link_is_replaced_at_most_and_never_followed(tmp_path: Path, exists: boo
     assert not exists or outside.read_text() == emitted().files[0][1]
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("name", ["../a.cu", "/a.cu", "a/b.cu", "a.py", ".cu", "a.cu\n", "", "..", "con.h.sh"])
 def test_filename_with_a_folder_does_not_come_to_be(name: str) -> None:
     with pytest.raises(ConfigError, match="not the name of an emitted file"):
         Emitted(((name, ""),))
 
 
+@pytest.mark.fast
 def test_folder_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "gemm.h").mkdir()
     with pytest.raises(ConfigError, match="is a folder"):
@@ -452,7 +487,115 @@ def test_folder_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["gemm.h"]
 
 
+@pytest.mark.fast
 def test_file_in_the_place_of_the_folder_is_an_os_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         emitted().write(tmp_path / "file")
+
+
+# ---- Names that macros, C, CUDA or systems have -----------------------------------------------------------------
+
+
+HEADERS = (
+    "assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign stdarg stdatomic "
+    "stdbool stddef stdint stdio stdlib stdnoreturn string tgmath threads time uchar wchar wctype dirent dlfcn fcntl "
+    "libgen poll pthread sched strings syslog termios unistd sys/mman sys/socket sys/stat sys/time sys/types sys/wait"
+).split()
+CUDA = Path("/usr/local/cuda/include")
+
+
+def taken(name: str) -> bool:
+    try:
+        refuse(name)
+    except ConfigError:
+        return True
+    return False
+
+
+def preprocessed(compiler: str, *arguments: str, text: str) -> str:
+    command = [compiler, *arguments, "-"]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def macros(compiler: str, *arguments: str, text: str) -> list[str]:
+    """All that are defined once these headers are read."""
+    return re.findall(r"#define (\w+)", preprocessed(compiler, *arguments, "-dM", "-E", text=text))
+
+
+def test_every_macro_of_the_headers_of_c_and_posix_is_refused() -> None:
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("needs gcc")
+    there = "".join(f"#if __has_include(<{header}.h>)\n#include <{header}.h>\n#endif\n" for header in HEADERS)
+    found = macros(compiler, "-x", "c", "-std=gnu17", "-D_GNU_SOURCE", text=there)
+    assert len(found) > 1000
+    assert [name for name in found if not taken(name)] == []
+
+
+def test_every_macro_of_the_headers_of_cuda_is_refused() -> None:
+    compiler = shutil.which("g++")
+    if compiler is None or not (CUDA / "cuda_runtime.h").exists():
+        pytest.skip("needs g++ and the headers of CUDA")
+    text = "#include <cuda.h>\n#include <cuda_runtime.h>\n#include <cuda_fp16.h>\n"
+    found = macros(compiler, "-x", "c++", "-std=c++17", f"-I{CUDA}", text=text)
+    assert any(name.startswith("cu") for name in found)
+    assert [name for name in found if not taken(name)] == []
+
+
+def test_every_header_that_headers_read_is_refused() -> None:
+    compiler = shutil.which("g++")
+    if compiler is None or not (CUDA / "cuda_runtime.h").exists():
+        pytest.skip("needs g++ and the headers of CUDA")
+    text = "#include <algorithm>\n#include <cstdlib>\n#include <mutex>\n#include <cuda_runtime.h>\n"
+    found = preprocessed(compiler, "-x", "c++", f"-I{CUDA}", "-M", text=text)
+    headers = re.findall(r"/(?:include|x86_64-linux-gnu|aarch64-linux-gnu)/(\w+)\.h\b", found)
+    assert "endian" in headers
+    assert [name for name in headers if not taken(name)] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    "typeof typeof_unqual restrict inline thread_local M_PI M_PIf CON con Com1 LPT9 NULL errno major linux unix I "
+    "PRId64 atomicCAS clock64 float4 make_float2 tex2D cublasSgemm cuMemAlloc cuda_gemm nv_gemm sinpi rsqrtf GEMM A1 "
+    "exit _gemm tilewright_gemm stdio and_eq clean help install test Threads "
+    "sgemm Sgemm dgemm_ saxpy ddot cblas_sgemm xerbla xerbla_ sgesv dgesv_ cgemm3m strsm dsyrk idamax dznrm2 dpotrf "
+    "dgetrs dgeqrf dsyevd dgees lapacke_dgesv dgemmt dgemmtr dlamch dlange_ slacpy lsame ilaenv domatcopy".split(),
+)
+def test_names_that_others_have(name: str) -> None:
+    assert taken(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    "gemm sgemm_nt Gemm my_gemm mul product MyGemm dgemm_nt gemmF32 strassen issue to_c dot int8_gemm a cores stride "
+    "sparse dense space stream step spmm solve general "
+    f"{'a' * 64}".split(),
+)
+def test_names_that_are_free(name: str) -> None:
+    assert not taken(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "1a",
+        "a b",
+        "a-b",
+        "a;b",
+        "a\n",
+        "../a",
+        "é",
+        "a" * 65,
+        "int",
+        "template",
+        "co_await",
+        "*/",
+        "a//",
+        '"',
+    ],
+)
+def test_hostile_identifier_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="name must"):
+        refuse(name)

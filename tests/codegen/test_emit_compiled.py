@@ -8,10 +8,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from bundles import SHARED_K, run
-from bundles import passes as compiled
-from emit_texts import KERNELS, SERVED, TMA
-from emitted_on_host import FAKE
+from emitted import FAKE, KERNELS, SERVED, SHARED_K, TMA, run
+from emitted import passes as compiled
 from targets import TYPICAL
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.emit import Layout, emit

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from emitted_on_host import COMPILER
+from emitted import COMPILER
 from recorded_launches import GPU, Answer, Question, by_bundles, by_library
 from stored import shipped
 from tilewright.codegen.bundle import Served, general_fit

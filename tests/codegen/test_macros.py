@@ -7,9 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from bundles import passes, served
-from emit_texts import KERNELS, TMA
-from emitted_on_host import COMPILER, FAKE, HEADERS, one_unit
+from emitted import COMPILER, FAKE, HEADERS, KERNELS, TMA, one_unit, passes, served
 from machine_code import labelled
 from quick import together
 from targets import TYPICAL

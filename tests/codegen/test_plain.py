@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from emitted_on_host import COMPILER, FAKE, HEADERS
+from emitted import COMPILER, FAKE, HEADERS
 from tilewright.codegen.errors import ConfigError
 from tilewright.codegen.families import families, parse
 from tilewright.codegen.plain import plain

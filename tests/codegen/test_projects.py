@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from bundles import served
+from emitted import served
 from tilewright.codegen.emit import Layout, emit
 
 NVCC, CMAKE = shutil.which("nvcc"), shutil.which("cmake")

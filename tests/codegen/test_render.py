@@ -1,6 +1,8 @@
-"""Rendered text, and what names in it may be."""
+"""Rendered and emitted text: names in it, and byte for byte that of the golden files."""
 
 import re
+import runpy
+from pathlib import Path
 
 import pytest
 from jinja2 import UndefinedError
@@ -14,8 +16,6 @@ from tilewright.codegen.render import kernel_name, render
 from tilewright.codegen.source import KernelSource
 from variants import RAGGED, coarse, dtypes, edges, variant
 
-pytestmark = pytest.mark.fast
-
 SM_90 = TYPICAL["sm_90a"]
 
 
@@ -23,6 +23,7 @@ def source(text: str, shape: str = "1024x768x512", dtype: str = "float", trans: 
     return render(Problem.parse(shape, dtype, trans), parse(text), SM_90)
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(("text", "shape"), [pair for family in families() for pair in edges(family)])
 def test_text_says_what_it_is_and_how_it_is_launched(text: str, shape: str) -> None:
     config, pads = variant(text), "pad" in text
@@ -46,12 +47,14 @@ def test_text_says_what_it_is_and_how_it_is_launched(text: str, shape: str) -> N
     assert f"//   sizes      {sizes}" in kernel.code
 
 
+@pytest.mark.fast
 def test_same_input_gives_the_same_bytes_and_other_sizes_too() -> None:
     assert source("tiled:16").code == source("tiled:16").code == source("tiled:16", "32x64x16").code
     assert source("tiled:16").digest == source("tiled:16", "32x64x16").digest
     assert source("tiled:16", "7x8x9").code == source("tiled:16", "8x7x1").code
 
 
+@pytest.mark.fast
 def test_whatever_matters_changes_the_digest() -> None:
     kernels = [
         source("tiled:16"),
@@ -64,11 +67,13 @@ def test_whatever_matters_changes_the_digest() -> None:
     assert len({kernel.name for kernel in kernels}) == 4
 
 
+@pytest.mark.fast
 def test_config_that_cannot_serve_is_refused_before_rendering() -> None:
     with pytest.raises(ConfigError, match=r"cannot serve .* the tensor cores multiply double"):
         source("dmma:")
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("family", families().values(), ids=families())
 def test_constants_are_parameters_with_their_meaning_and_each_is_used(family: type[Config]) -> None:
     config = variant(f"{family.family}:")
@@ -83,10 +88,46 @@ def test_constants_are_parameters_with_their_meaning_and_each_is_used(family: ty
         assert len(re.findall(rf"\b{name}\b", code)) > 1, name
 
 
+@pytest.mark.fast
 def test_a_name_missing_from_a_template_is_an_error() -> None:
     with pytest.raises(UndefinedError):
         environment().from_string("{{ nowhere }}").render()
 
 
+@pytest.mark.fast
 def test_tidy_removes_trailing_blanks_and_runs_of_empty_lines() -> None:
     assert tidy("\na  \n\n\n\nb\t\n\n") == "a\n\nb\n"
+
+
+# ---- Golden files; `python tests/golden/regenerate.py` accepts a change -----------------------------------------
+
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = runpy.run_path(str(ROOT / "tests" / "golden" / "regenerate.py"))
+FILES: dict[str, str] = SCRIPT["golden_files"]()
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("name", FILES)
+def test_text_is_the_golden_one(name: str) -> None:
+    assert (ROOT / name).read_bytes().decode() == FILES[name]
+
+
+@pytest.mark.fast
+def test_no_golden_file_is_left_over() -> None:
+    assert SCRIPT["present"]() == set(FILES)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("name", FILES)
+def test_text_is_plain(name: str) -> None:
+    text = FILES[name]
+    assert text.isascii()
+    assert text.endswith("\n")
+    assert not text.endswith("\n\n")
+    assert "\n\n\n" not in text
+    assert "\t" not in text
+    lines = text.splitlines()
+    assert [line for line in lines if line != line.rstrip()] == []
+    # A command stands on one line, to be copied.
+    assert [line for line in lines if len(line) > 120 and "tilewright emit" not in line] == []

@@ -31,7 +31,7 @@ KERNELS = {
     "mma_bf16x6": ("mma:64x64x32,warp=32x32,scheme=bf16x6,promote=32,evict_first,raster=4", RAGGED),
     "wgmma_fp16x3": ("wgmma:64x64x64,stages=2", ODD),
 }
-"""Configs and the shapes whose instances are golden, with the kernels that prepare operands for them: a kernel or more
+"""Configs and the shapes whose instances are golden, each above the kernel that prepares operands for it, one or more
 of each family, on square tiles. The machine code of many more is in machine_code.tsv."""
 ALL_MECHANISMS = (
     ("naive:8x32,edge=pad", "65"),
@@ -73,9 +73,8 @@ def golden_files() -> dict[str, str]:
         dtype = "double" if config.tensor_cores and config.accuracy is Grade.IEEE else "float"
         problem = Problem.parse(shape, dtype, accuracy=config.accuracy)
         source = render(problem, config, arch)
-        files[f"{golden}/{name}_{problem.dtype.code}_nn.cu"] = source.code
-        if source.preparation:
-            files[f"{golden}/{source.preparation.name}.cu"] = source.preparation.code
+        texts = [source.code, *([source.preparation.code] if source.preparation else [])]
+        files[f"{golden}/{name}_{problem.dtype.code}_nn.cu"] = "\n".join(texts)
     problem = Problem.parse(ODD, "double", "tt")
     files[f"{golden}/tiled_f64_tt.cu"] = render(problem, parse("tiled:16"), arch).code
     # What launches and tests kernels, at its shortest and with what a kernel of each kind needs.

@@ -7,7 +7,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers and leading dimensions aligned to one element
 //   launch     ceil(m / 4) * ceil(n / 128) CTAs along x, (128, 1, 1) threads, 36992 bytes of static shared memory
 //
-// Written by tilewright from templates/skinny.cu.jinja, digest 17dd202f8a166fe4. To write it again:
+// Written by tilewright from templates/skinny.cu.jinja, digest ece1489ddc4b504a. To write it again:
 //   tilewright emit --dtype float --trans nn --config "skinny:4x4x4,load=cp_async,stages=4,l2_prefetch"
 // SPDX-License-Identifier: MIT
 
@@ -325,7 +325,7 @@ __device__ __forceinline__ void reduce_warps(Elem (&acc)[kBlockS][kThreadL], Ele
     }
 }
 
-constexpr int kVec      = 1;     // elements that one load moves
+constexpr int kVec      = 1;     // elements of the large operand that one load moves
 constexpr bool kGuarded = true;  // tiles may reach beyond the matrices
 
 }  // namespace

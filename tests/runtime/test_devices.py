@@ -1,7 +1,6 @@
-"""Duties of every device, run by each: the edge grid, exactness, accuracy, repeatability, BLAS's rules."""
+"""Duties of every device, run by each: any problem, the vendor's product, timing, capture."""
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tilewright.codegen.errors import DeviceError
-from tilewright.codegen.fit import Fit
 from tilewright.codegen.leaf import Edge
 from tilewright.codegen.legality import fitted
 from tilewright.codegen.problem import DType, Problem
@@ -21,7 +19,7 @@ from tilewright.runtime.device.detect import choose, open_device
 from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.device.protocol import Device, Launch, Operand
 from tilewright.runtime.product.kernel import Kernel, prepare
-from variants import field, variant
+from variants import variant
 
 CONFIGS = (
     "naive:4x8,edge=bounds",
@@ -42,10 +40,6 @@ def device_for(selector: str) -> Device:
     return open_device(choose(selector))
 
 
-def sizes_around(tile: int) -> list[int]:
-    return sorted({0, 1, 2, tile - 1, tile, tile + 1, 2 * tile + 3})
-
-
 class Conformance:
     """One class for all devices; a subclass names its selector."""
 
@@ -54,86 +48,6 @@ class Conformance:
     @pytest.fixture
     def device(self) -> Device:
         return device_for(self.selector)
-
-    def kernels(self, device: Device, text: str, dtype: DType, trans: str) -> Iterator[tuple[Kernel, Problem]]:
-        """A kernel for every shape of the edge grid; each instance is compiled once. Sizes are whole tiles, or one less
-        than a tile, where the config is guarded as shapes need it; else sizes around a tile."""
-        config = variant(text)
-        tile_m, tile_n, tile_k = config.cta_tile
-        tile = tile_m, tile_n, max(tile_k, 3)
-        as_needed = field(config, "edge") == "fit"
-        sizes = [sorted({0, t - 1, t, 2 * t, 3 * t}) if as_needed else sizes_around(t) for t in tile]
-        kernels: dict[Fit, Kernel] = {}
-        for m, n, k in itertools.product(*sizes):
-            problem = Problem(m, n, k, dtype, trans[0] == "t", trans[1] == "t")
-            fit = fitted(problem, config, device.info)
-            if fit not in kernels:
-                kernels[fit] = prepare(device, problem, config)
-            yield products.prepared(kernels[fit], problem), problem
-        edges = {Edge.EXACT, Edge.BOUNDS} if as_needed else {Edge(field(config, "edge"))}
-        assert {fit.edge for fit in kernels} == edges
-        for fit, kernel in kernels.items():
-            largest = products.sized(problem, *(max(each) - (fit.edge is Edge.BOUNDS) for each in sizes))
-            assert prepare(device, largest, config).source == products.prepared(kernel, largest).source
-
-    @pytest.mark.parametrize("text", CONFIGS)
-    def test_edge_grid_is_exact(self, device: Device, text: str) -> None:
-        """T0: whole-number data, every size around the tile, all transposes, alpha, beta and leading dimensions."""
-        scalars, extras = itertools.cycle(SCALARS), itertools.cycle((0, 1, 7))
-        cases = 0
-        for dtype, trans in ((DType.FLOAT, "nn"), (DType.FLOAT, "tt"), (DType.DOUBLE, "nt"), (DType.DOUBLE, "tn")):
-            for kernel, problem in self.kernels(device, text, dtype, trans):
-                alpha, beta = next(scalars)
-                a, b, c = products.integers(problem, cases)
-                got = products.run(device, kernel, a, b, c, alpha, beta, next(extras))
-                wanted = products.exact(problem, a, b, c, alpha, beta)
-                assert np.array_equal(got, wanted), f"{problem} alpha {alpha} beta {beta}"
-                cases += 1
-        assert cases >= 4 * 27
-
-    @pytest.mark.parametrize("trans", TRANS)
-    @pytest.mark.parametrize("dtype", list(DType))
-    @pytest.mark.parametrize("text", ["naive:edge=bounds", "tiled:edge=bounds", "tiled:edge=pad,skew=1"])
-    def test_accuracy(self, device: Device, text: str, dtype: DType, trans: str) -> None:
-        """T1 by the verifier, and T2: an IEEE sum of k terms is this near, a shortened one is not."""
-        problem = Problem.parse("65x70x300", dtype, trans)
-        kernel = prepare(device, problem, variant(text))
-        verdict = Verifier(device, problem).check(kernel.launch)
-        assert verdict.reason == ""
-        assert 0 < verdict.accuracy.worst <= 1
-        # The bound of T1 is (k + 2) u |A||B|, that of T2 is 4 sqrt(k + 2) u |A||B|.
-        assert verdict.accuracy.worst * (problem.k + 2) <= 4 * (problem.k + 2) ** 0.5
-
-    @pytest.mark.parametrize("text", ["naive:edge=bounds", "tiled:edge=bounds", "tiled:edge=pad"])
-    def test_nan_and_infinity_propagate(self, device: Device, text: str) -> None:
-        problem = Problem(20, 19, 21)
-        kernel = prepare(device, problem, variant(text))
-        a, b, c = products.integers(problem, 3)
-        a[4, 7], b[20, 2] = np.nan, np.inf
-        got = products.run(device, kernel, a, b, c, 1.0, 0.0)
-        assert np.isnan(got[4]).all()
-        assert not np.isfinite(got[:, 2]).any()
-        clean = np.delete(np.delete(got, 4, axis=0), 2, axis=1)
-        assert np.isfinite(clean).all()
-
-    @pytest.mark.parametrize("text", ["naive:edge=bounds", "tiled:edge=bounds", "tiled:edge=pad"])
-    def test_operands_are_not_read_where_alpha_or_k_is_zero(self, device: Device, text: str) -> None:
-        for problem, alpha in ((Problem(9, 8, 7), 0.0), (Problem(9, 8, 0), 1.0)):
-            kernel = prepare(device, problem, variant(text))
-            a, b, c = products.integers(problem, 5)
-            a[...], b[...] = np.nan, np.nan
-            assert np.array_equal(products.run(device, kernel, a, b, c, alpha, 1.5), 1.5 * c)
-            assert np.array_equal(products.run(device, kernel, a, b, c, alpha, 0.0), 0 * c)
-
-    def test_results_repeat_bit_by_bit(self, device: Device) -> None:
-        problem = Problem(40, 33, 50)
-        kernel = prepare(device, problem, variant("tiled:edge=bounds"))
-        rng = np.random.default_rng(0)
-        a, b = (rng.random(s, dtype=np.float32) for s in ((40, 50), (50, 33)))
-        c = np.zeros((40, 33), np.float32)
-        first = products.run(device, kernel, a, b, c, 1.0, 0.0)
-        for _ in range(20 if device.info.arch.is_host else 100):
-            assert np.array_equal(first, products.run(device, kernel, a, b, c, 1.0, 0.0))
 
     @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
     @given(data=st.data())

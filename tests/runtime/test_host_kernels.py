@@ -1,4 +1,4 @@
-"""Kernels on the processor: launches, barriers, warps, and what is refused."""
+"""Kernels on the processor: launches, barriers, warps, clusters, twins of instructions, and what is refused."""
 
 import threading
 from pathlib import Path
@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from elftools.elf.elffile import ELFFile
-from launches import launch
 from numpy.typing import NDArray
+from products import launch
 from tilewright.codegen.errors import LaunchError
 from tilewright.codegen.source import KernelSource, LaunchConfig
 from tilewright.runtime.device import host_compiler
+from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.host import HostBuffer, HostDevice, HostFunction
 
 ONE = (1, 1, 1)
@@ -328,3 +329,250 @@ def test_a_path_that_is_built_again_loads_the_new_kernel(device: HostDevice, tmp
         assert out[0] == value
     _run(functions[0], 1, 1, buffer)
     assert out[0] == 1
+
+
+# ---- Barriers by number: groups of a block's threads that wait for their own alone ------------------------------
+
+
+# Groups of `count` threads turn their parts round at barriers of their own, the last ones most often.
+GROUPS = """
+extern "C" __global__ void kernel(float* data, int count, int how)
+{
+    __shared__ float tile[1024];
+    const int group = threadIdx.x / count, first = group * count, rank = threadIdx.x - first;
+    float* mine = data + blockIdx.x * blockDim.x + threadIdx.x;
+    if (how == 1 && threadIdx.x == 70) return;
+    if (how == 2 && group == 1) __syncthreads();
+    for (int round = 0; round < 1 + 2 * group; ++round) {
+        tile[threadIdx.x] = *mine;
+        tilewright_host::sync_named(1 + group, how == 3 && group ? 2 * count : count);
+        *mine = tile[first + count - 1 - rank] + 1;
+        tilewright_host::sync_named(1 + group, count);
+    }
+    __syncthreads();
+}
+"""
+
+
+@pytest.mark.parametrize("switch", ["assembly", "ucontext"])
+@pytest.mark.parametrize("count", [32, 64, 96])
+def test_groups_of_threads_wait_for_their_own_alone(
+    device: HostDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, switch: str
+) -> None:
+    if switch == "ucontext":
+        monkeypatch.setattr(host_compiler, "_FLAGS", (*host_compiler._FLAGS, "-DTILEWRIGHT_UCONTEXT"))
+    function = _build(device, tmp_path, GROUPS)
+    buffer, data = _floats(device, 3 * 4 * count)
+    for _ in range(2):
+        data[:] = np.arange(3 * 4 * count)
+        _run(function, 3, 4 * count, buffer, np.int32(count), np.int32(0))
+        turned = np.arange(3 * 4 * count).reshape(3, 4, count)[..., ::-1] + np.array([1, 3, 5, 7])[:, None]
+        assert (data.reshape(3, 4, count) == turned).all()
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (1, r"block \(0, 0, 0\): of 192 threads 128 wait at line \d+, 63 wait at barriers by number, 1 have"),
+        (2, r"threads wait at lines 8 and 15"),
+        (3, r"of 192 threads 64 wait at line \d+, 128 wait at barriers by number, 0 have"),
+    ],
+)
+def test_a_barrier_that_some_of_a_group_miss_is_an_error_and_the_kernel_can_be_launched_again(
+    device: HostDevice, tmp_path: Path, how: int, message: str
+) -> None:
+    function = _build(device, tmp_path, GROUPS)
+    buffer, data = _floats(device, 2 * 192)
+    data[:] = 0
+    for _ in range(2):
+        with pytest.raises(LaunchError, match=message):
+            _run(function, 2, 192, buffer, np.int32(64), np.int32(how))
+    data[:] = 0
+    _run(function, 2, 192, buffer, np.int32(64), np.int32(0))
+    assert (data.reshape(2, 3, 64) == np.array([1, 3, 5])[:, None]).all()
+
+
+# ---- Clusters: blocks that run together and read each other's shared memory -------------------------------------
+
+
+# Every thread writes what all blocks of its cluster wrote at its place: in static and in dynamic shared memory.
+GATHER = """
+constexpr int BLOCKS = 4;
+extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(64) kernel(float* out, int how)
+{
+    __shared__ float fixed[64];
+    extern __shared__ __align__(16) float dynamic[];
+    const int t = threadIdx.x;
+    if (how == 3 && blockIdx.x % BLOCKS == 2 && t == 5) return;
+    fixed[t] = 100 * blockIdx.x + t;
+    dynamic[t] = -fixed[t];
+    if (how != 1) {
+        tilewright_host::arrive_cluster();
+        tilewright_host::wait_cluster();
+    }
+    __syncthreads();
+    for (int rank = 0; rank < BLOCKS; ++rank) {
+        float* to = out + ((blockIdx.x * BLOCKS + rank) * 64 + t) * 2;
+        to[0] = tilewright_host::peer(fixed, rank)[63 - t];
+        to[1] = tilewright_host::peer(dynamic, rank)[63 - t];
+    }
+    if (how != 2) {
+        tilewright_host::arrive_cluster();
+        tilewright_host::wait_cluster();
+    }
+}
+"""
+
+
+def gather(function: HostFunction, how: int, blocks: int = 8) -> np.ndarray:
+    device = HostDevice()
+    buffer = device.allocate(blocks * 4 * 64 * 2 * 4)
+    config = LaunchConfig((blocks, 1, 1), (64, 1, 1), 64 * 4)
+    launch(function, config, [np.uint64(buffer.pointer), np.int32(how)])
+    return np.array(buffer.array("float32", (blocks, 4, 64, 2)))
+
+
+@pytest.fixture
+def function(tmp_path: Path) -> HostFunction:
+    device = HostDevice()
+    source = KernelSource("kernel", GATHER)
+    return device.load(device.compiler.build(source, str(tmp_path)), "kernel")
+
+
+def expected() -> np.ndarray:
+    block, rank, thread = np.ogrid[:8, :4, :64]
+    values = 100 * (block // 4 * 4 + rank) + 63 - thread
+    return np.stack((values, -values), axis=-1)
+
+
+def test_blocks_of_a_cluster_read_each_other(function: HostFunction) -> None:
+    for _ in range(2):
+        assert (gather(function, 0) == expected()).all()
+
+
+@pytest.mark.parametrize("how", [1, 2])
+def test_without_a_barrier_before_or_after_they_read_nan(function: HostFunction, how: int) -> None:
+    found = gather(function, how)
+    assert np.isnan(found).any()
+    assert (gather(function, 0) == expected()).all()
+
+
+def test_a_thread_that_leaves_a_cluster_alone_is_an_error(function: HostFunction) -> None:
+    for _ in range(2):
+        with pytest.raises(LaunchError, match=r"divergent barrier in block .*wait in a warp collective or for the cl"):
+            gather(function, 3)
+    assert (gather(function, 0) == expected()).all()
+
+
+def test_a_grid_is_made_of_whole_clusters(function: HostFunction) -> None:
+    with pytest.raises(LaunchError, match="whole clusters"):
+        gather(function, 0, blocks=6)
+
+
+# ---- Twins of the tensor cores' conversions and sums ------------------------------------------------------------
+
+
+SUM_TF32 = """
+extern "C" __global__ void add_tf32(const unsigned* a, const unsigned* b, const float* start, float* out, int n)
+{
+    for (int i = 0; i < n; ++i) out[i] = tilewright_host::cut_off_sum_tf32(start[i], a + 8 * i, b + 8 * i);
+}
+"""
+CONVERT = """
+extern "C" __global__ void convert(const float* x, unsigned short* out, float* back, int n)
+{
+    for (int i = 0; i < n; ++i) {
+        out[i] = tilewright_host::to_half(x[i]);
+        out[n + i] = tilewright_host::to_bfloat(x[i]);
+        back[i] = tilewright_host::from_half(out[i]);
+        back[n + i] = tilewright_host::from_bfloat(out[n + i]);
+    }
+}
+"""
+SUM = """
+extern "C" __global__ void add(const float* a, const float* b, const float* start, float* out, int n)
+{
+    for (int i = 0; i < n; ++i) {
+        tilewright_host::Scaled x[16], y[16];
+        for (int p = 0; p < 16; ++p) {
+            x[p] = tilewright_host::scaled(a[16 * i + p]);
+            y[p] = tilewright_host::scaled(b[16 * i + p]);
+        }
+        out[i] = tilewright_host::cut_off_sum(start[i], x, y);
+    }
+}
+"""
+
+
+def launched(name: str, code: str, codes: str, outputs: tuple[NDArray[Any], ...], *inputs: NDArray[Any]) -> None:
+    device = HostDevice()
+    source = KernelSource(name, code)
+    launch = device.load(compile_cached(device.compiler, source), name)
+    arrays = *inputs, *outputs
+    bound = launch.bound(LaunchConfig((1, 1, 1), (1, 1, 1)), codes)
+    bound(0, *(array.ctypes.data for array in arrays), len(inputs[-1]))
+
+
+def test_conversions_round_to_nearest_even_in_every_range() -> None:
+    rng = np.random.default_rng(1)
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    halves = halves[np.isfinite(halves)]
+    ties = (halves[:-1].astype(np.float64) + halves[1:]) / 2
+    x = np.concatenate([
+        rng.integers(0, 2**32, 50_000, dtype=np.uint32).view(np.float32), halves, ties.astype(np.float32),
+        np.ldexp(rng.standard_normal(20_000), rng.integers(-30, 18, 20_000)).astype(np.float32),
+    ])  # fmt: skip
+    x = np.ascontiguousarray(x[np.isfinite(x)])
+    out, back = np.empty(2 * len(x), np.uint16), np.empty(2 * len(x), np.float32)
+    launched("convert", CONVERT, "QQQi", (out, back), x)
+    with np.errstate(over="ignore"):
+        wanted = x.astype(np.float16)
+    assert np.array_equal(out[: len(x)], wanted.view(np.uint16))
+    assert np.array_equal(back[: len(x)], wanted.astype(np.float32))
+    bits = x.view(np.uint32).astype(np.uint64)
+    bfloats = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+    assert np.array_equal(out[len(x) :], bfloats)
+    assert np.array_equal(back[len(x) :], (bfloats.astype(np.uint32) << 16).view(np.float32))
+
+
+def test_sums_are_cut_off_at_25_fraction_bits_then_at_23() -> None:
+    def summed(start: float, *products: tuple[float, float]) -> float:
+        a, b, out = np.zeros(16, np.float32), np.zeros(16, np.float32), np.empty(1, np.float32)
+        for p, (x, y) in enumerate(products):
+            a[p], b[p] = x, y
+        # The kernel takes its count from the last input.
+        launched("add", SUM, "QQQQi", (out,), a, b, np.array([start], np.float32))
+        return float(out[0])
+
+    tiny = 2.0**-13
+    assert summed(1.0, (tiny, tiny * 0.5)) == 1.0  # 2^-27 is beyond the 25th bit
+    assert summed(1.0, *[(tiny, tiny * 0.5)] * 16) == 1.0  # also when there are many
+    assert summed(1.0, *[(tiny, tiny * 2)] * 4) == 1 + 2.0**-23  # 2^-25 is kept, and four of them are a bit of a float
+    assert summed(1.0, *[(tiny, tiny * 2)] * 7) == 1 + 2.0**-23  # toward zero
+    assert summed(-1.0, *[(-tiny, tiny * 2)] * 7) == -1 - 2.0**-23
+    assert summed(0.0, (3.0, 5.0), (-2.0, 7.5)) == 0.0
+    assert summed(0.0, (2.0**-24, 2.0**-24)) == 2.0**-48
+    assert summed(2.0**-149) == 2.0**-149
+
+
+def test_sums_of_tf32_take_the_upper_bits_and_overflow_to_infinity() -> None:
+    def summed(start: float, *products: tuple[float, float]) -> float:
+        a, b, out = np.zeros(8, np.float32), np.zeros(8, np.float32), np.empty(1, np.float32)
+        for p, (x, y) in enumerate(products):
+            a[p], b[p] = x, y
+        launched("add_tf32", SUM_TF32, "QQQQi", (out,), a, b, np.array([start], np.float32))
+        return float(out[0])
+
+    assert summed(0.0, (1 + 2.0**-10, 1.0)) == 1 + 2.0**-10
+    assert summed(0.0, (1 + 2.0**-11, 1.0)) == 1.0  # 10 fraction bits are kept
+    assert summed(0.0, (1.0, -(2 - 2.0**-23))) == -(2 - 2.0**-10)  # toward zero
+    assert summed(1.0, (2.0**-13, 2.0**-14)) == 1.0
+    assert summed(1.0, *[(2.0**-13, 2.0**-12)] * 7) == 1 + 2.0**-23
+    assert summed(0.0, (2.0**-130, 2.0**100)) == 2.0**-30  # subnormal numbers count
+    assert summed(0.0, (2.0**-137, 2.0**100)) == 0.0  # but for their low bits
+    assert summed(0.0, (2.0**100, 2.0**100)) == np.inf
+    assert summed(-np.inf, (1.0, 1.0)) == -np.inf
+    assert summed(0.0, (2.0**100, 2.0**100), (-(2.0**100), 2.0**100)) == 0.0  # exact before it is rounded
+    for x, y in ((np.inf, 0.0), (np.nan, 1.0)):
+        assert np.isnan(summed(0.0, (x, y)))
+    assert np.isnan(summed(np.inf, (-np.inf, 1.0)))

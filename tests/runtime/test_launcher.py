@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 from counted import check_calls
-from fake_cublas import FakeCublas
 from fake_driver import FakeArray, FakeDriver, FakeGpu, FakeKind, failed
+from fake_vendor import FakeCublas
 from tilewright.codegen.errors import (
     ArgumentTypeError,
     CaptureError,

@@ -1,30 +1,38 @@
-"""Products that the vendor's library makes: the same rules as ours, by a fake cuBLAS and, marked gpu, the real one."""
+"""Products that the vendor's library makes: the same rules as ours, by stand-ins and, marked gpu, the real one."""
 
+import gc
+import importlib.util
 import os
 import threading
 from dataclasses import replace
 from typing import Any
 
+import fake_vendor
 import numpy as np
 import pytest
 import tilewright
-from fake_cublas import FakeCublas, VendorHost, always
+from fake_vendor import FakeCublas, VendorHost, always
 from multiplied import Products, whole
 from numpy.typing import NDArray
+from products import TRANS
 from stored import make
 from tilewright.codegen.errors import ArgumentTypeError, ConfigError, DeviceError, LaunchError
 from tilewright.codegen.families import parse
-from tilewright.codegen.problem import Problem
+from tilewright.codegen.problem import Grade, Problem
 from tilewright.runtime.check.verify import Verifier
+from tilewright.runtime.device import cublaslt
 from tilewright.runtime.device.cublas import Cublas
+from tilewright.runtime.device.cublaslt import CublasLt, cublaslt_name
 from tilewright.runtime.device.detect import choose, open_device
-from tilewright.runtime.device.host import NumpyBlas
+from tilewright.runtime.device.host import HostDevice, NumpyBlas
+from tilewright.runtime.device.protocol import Elements
 from tilewright.runtime.product import kernel as kernel_module
 from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.product.matmul import Library
 from tilewright.runtime.product.vendor import LaidVendor, VendorProduct
 from tilewright.runtime.store.store import Store
 from tilewright.runtime.store.versions import versions_of
+from tilewright.tuner.bench.concatenated import SCHEMES, Concatenated
 from tilewright.tuner.choose.fallback import faster
 from tilewright.tuner.choose.shortlist import look_up
 from tilewright.tuner.first_use import measured
@@ -442,3 +450,99 @@ class TestCupy(Products):
                 taken.append((time.perf_counter() - begin) * 1e4)
                 cupy.cuda.Device().synchronize()
         assert min(times[0]) <= min(times[1])
+
+
+# ---- How cuBLAS is called, on a stand-in that computes with NumPy where the pointers point ----------------------
+
+
+@pytest.mark.parametrize("trans", TRANS)
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_a_row_major_product_is_right(dtype: str, trans: str) -> None:
+    device, problem = VendorHost(), Problem.parse("5x7x3", dtype, trans)
+    assert Verifier(device, problem).check(device.vendor(problem)).reason == ""
+    assert len(device.library.products) == 2
+    assert not device.library.kinds
+
+
+@pytest.mark.parametrize("trans", TRANS)
+def test_tf32_is_asked_for_by_its_kind_of_arithmetic(trans: str) -> None:
+    device, problem = VendorHost(), Problem.parse("5x7x3", "float", trans)
+    assert Verifier(device, problem).check(device.vendor(problem, Elements.TF32)).reason == ""
+    assert set(device.library.kinds) == {0}
+
+
+@pytest.mark.parametrize("trans", TRANS)
+@pytest.mark.parametrize(("grade", "kind"), [(Grade.NORMWISE, 2), (Grade.ELEMENTWISE, 14)])
+def test_the_long_product_of_terms_is_right(grade: Grade, kind: int, trans: str) -> None:
+    assert set(SCHEMES) == {Grade.NORMWISE, Grade.ELEMENTWISE}
+    device, problem = VendorHost(), Problem.parse("37x21x45", "float", trans, grade)
+    assert Verifier(device, problem).check(Concatenated(device, problem, grade).launch).reason == ""
+    assert set(device.library.kinds) == {kind}
+
+
+def test_a_failure_is_told() -> None:
+    device, problem = VendorHost(13), Problem(4, 4, 4)
+    with pytest.raises(LaunchError, match="cuBLAS returned status 13"):
+        Verifier(device, problem).check(device.vendor(problem))
+
+
+# ---- cuBLASLt's rows and columns, transposes and failures, on a stand-in for its bindings; the real one on a GPU
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> fake_vendor.FakeLt:
+    return fake_vendor.install(monkeypatch)
+
+
+@pytest.mark.parametrize("trans", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_a_row_major_product_of_cublaslt_is_right(fake: fake_vendor.FakeLt, dtype: str, trans: str) -> None:
+    device, problem = HostDevice(), Problem.parse("5x7x3", dtype, trans)
+    first, second = CublasLt(device, problem).launches()
+    verdict = Verifier(device, problem).check(first)
+    assert verdict.reason == ""
+    with pytest.raises(LaunchError, match="cuBLASLt: not supported"):
+        Verifier(device, problem).check(second)
+
+
+def test_heuristics_that_cannot_run_are_left_out(fake: fake_vendor.FakeLt) -> None:
+    assert len(CublasLt(HostDevice(), Problem(4, 4, 4)).launches()) == 2
+    assert fake.ran == []
+
+
+def test_it_is_told_how_matrices_lie(fake: fake_vendor.FakeLt) -> None:
+    CublasLt(HostDevice(), Problem(64, 3, 2))  # B has 24 bytes, A 512, C 768; cuBLAS's A is our B
+    assert fake.preferences == {1: 32 << 20, 5: 8, 6: 256, 7: 256, 8: 256}
+
+
+def test_what_it_holds_is_given_back(fake: fake_vendor.FakeLt) -> None:
+    launches = CublasLt(HostDevice(), Problem(4, 4, 4)).launches()
+    assert len(fake.alive) == 6
+    del launches
+    gc.collect()
+    assert fake.alive == {}
+
+
+def test_its_name_has_its_version(fake: fake_vendor.FakeLt) -> None:
+    assert cublaslt_name() == "cuBLASLt 13.10.0"
+
+
+def test_without_the_extra_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    find: Any = importlib.util.find_spec
+    monkeypatch.setattr(cublaslt.importlib.util, "find_spec", lambda name: None if name == "nvmath" else find(name))
+    with pytest.raises(
+        DeviceError, match=r"nvmath-python is not installed; get it with pip install 'tilewright\[lt\]'$"
+    ):
+        cublaslt_name()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("trans", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_the_real_one_is_right(dtype: str, trans: str) -> None:
+    pytest.importorskip("nvmath")
+    device, problem = open_device(choose("cuda")), Problem.parse("100x72x33", dtype, trans)
+    verifier = Verifier(device, problem)
+    launches = CublasLt(device, problem).launches()
+    assert launches
+    assert [verifier.check(launch).reason for launch in launches] == [""] * len(launches)

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from products import QuickDevice, exact, integers, run
+from products import QuickDevice, exact, integers, run, scaled_integers, with_infinity
 from quick import QuickCompiler, numbered, rendered, replaced, together
-from split_terms import scaled_integers, with_infinity
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import DeviceError, LaunchError
 from tilewright.codegen.families import parse
@@ -96,6 +95,28 @@ class Planted:
         for old, new in (self.before, (self.old, self.new)):
             source = replaced(source, old, new) if old else source
         return source
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A replacement in the text of a family's kernels that makes them wrong; none where `old` is empty."""
+
+    name: str
+    old: str
+    new: str
+    config: str = ""
+    """Text of the config, without the name of the family; the first that is found right unfaulted where it is empty."""
+    trans: str = "nn"
+    wide: bool = False
+    """Whether it is planted in the instance for aligned operands."""
+    only: str = ""
+    """The type in which it makes a difference, where that is not so in all of the family."""
+    shapes: tuple[Shape, ...] = ()
+    """The shapes that show it, where they are not those of the family's other faults."""
+    before: tuple[str, str] = ("", "")
+    """A replacement that leaves the kernel right, made first."""
+    special: bool = True
+    """Whether a kernel of terms is given infinities and NaN too."""
 
 
 def outcomes(planted: Sequence[Planted], folder: Path) -> dict[str, int]:

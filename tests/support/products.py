@@ -13,8 +13,9 @@ from tilewright.codegen.fit import Fit
 from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.render import render
+from tilewright.codegen.source import LaunchConfig
 from tilewright.runtime.device.host import HostDevice, HostFunction, host_info
-from tilewright.runtime.device.protocol import Binary, Device, DeviceInfo, Operand
+from tilewright.runtime.device.protocol import Binary, Device, DeviceInfo, Function, Operand
 from tilewright.runtime.product.kernel import Kernel
 
 GUARD_ROWS = 3
@@ -133,8 +134,8 @@ def check_sizes(kernels: Sequence[Kernel], sizes: Iterable[Sequence[int]], extra
         check(prepared(kernel, sized(kernel.problem, *size)), *SCALARS[turn % 4], extras[turn % len(extras)])
 
 
-def check_askew(alignment: int, prepare: Callable[[Device], Kernel]) -> None:
-    """Each operand in turn begins an element behind where its vectors would: the unaligned instance serves it."""
+def check_askew(alignment: int, prepare: Callable[[Device], Kernel]) -> Kernel:
+    """Each operand in turn begins an element behind where its vectors would. Returns the kernel that was launched."""
     device = QuickDevice(alignment=alignment)
     kernel = prepare(device)
     a, b, c = integers(kernel.problem, 1)
@@ -150,9 +151,7 @@ def check_askew(alignment: int, prepare: Callable[[Device], Kernel]) -> None:
             operands.append(Operand(memory.pointer + size * skip, *array.shape, array.shape[1], False, memory))
         kernel.launch(*operands)
         assert np.array_equal(arrays[2], exact(kernel.problem, a, b, c, 1, 0))
-    assert max(kernel.fit.alignment) > 1
-    assert kernel._unaligned is not None
-    assert kernel._unaligned.fit.alignment == (1, 1, 1)
+    return kernel
 
 
 def bits(kernel: Kernel, alpha: float = 1.0) -> bytes:
@@ -188,3 +187,54 @@ def instance(device: Device, problem: Problem, fit: Fit) -> Kernel:
 
 def sized(problem: Problem, m: int, n: int, k: int) -> Problem:
     return replace(problem, m=m, n=n, k=k)
+
+
+# ---- Operands that kernels of terms multiply exactly, though every term and every power of two counts -----------
+
+
+Floats = NDArray[np.float32]
+RANGES = ((2**17, 1), (1, 2**17), (2**9, 2**9))
+"""Largest whole numbers of A and of B: three terms of the one, of the other, or two of both. Sums stay below 2^24 for k
+up to 60, and are exact."""
+
+
+def scaled_integers(problem: Problem, which: int, seed: int = 1) -> tuple[Floats, Floats, Floats, NDArray[np.float64]]:
+    """A, B as stored and C, and the exact op(A) op(B): whole numbers, row by row of op(A) and column by column of op(B)
+    times powers of two of their own. Only the first 60 steps of k and the last are not 0."""
+    rng = np.random.default_rng(seed)
+    most_a, most_b = RANGES[which % len(RANGES)]
+    m, n, k = problem.m, problem.n, problem.k
+    a = rng.integers(-most_a, most_a + 1, (m, k)).astype(np.float64)
+    b = rng.integers(-most_b, most_b + 1, (k, n)).astype(np.float64)
+    zero = slice(59, max(59, k - 1))
+    a[:, zero] = 0
+    rows, cols = 2.0 ** rng.integers(-30, 31, (m, 1)), 2.0 ** rng.integers(-20, 21, (1, n))
+    c = rng.integers(-9, 10, (m, n)) * rows * cols
+    wide = (a @ b) * rows * cols
+    a, b = a * rows, b * cols
+    stored: tuple[Any, ...] = (a.T if problem.trans_a else a), (b.T if problem.trans_b else b), c
+    one, other, third = (np.ascontiguousarray(each, np.float32) for each in stored)
+    return one, other, third, wide
+
+
+def with_infinity(problem: Problem, seed: int = 1) -> tuple[Floats, Floats, NDArray[np.float64]]:
+    """The operands with infinity in a row of op(A) and a NaN in a column of op(B), and what IEEE arithmetic gives."""
+    a, b, _, _ = scaled_integers(problem, 1, seed)
+    op_a, op_b = (a.T if problem.trans_a else a), (b.T if problem.trans_b else b)
+    op_a[problem.m // 2, problem.k - 1] = np.inf
+    op_b[0, problem.n // 3] = np.nan
+    with np.errstate(invalid="ignore"):
+        return a, b, op_a.astype(np.float64) @ op_b.astype(np.float64)
+
+
+# ---- Launches of a loaded function ------------------------------------------------------------------------------
+
+
+_CODES = {"L": "Q", "i": "i", "I": "I", "f": "f", "d": "d", "V": "m"}
+
+
+def launch(function: Function, how: LaunchConfig, arguments: Sequence[np.generic], stream: int = 0) -> None:
+    """Put the function on a stream once."""
+    codes = "".join(_CODES[argument.dtype.char] for argument in arguments)
+    values = [argument.tobytes() if argument.dtype.char == "V" else argument.item() for argument in arguments]
+    function.bound(how, codes)(stream, *values)

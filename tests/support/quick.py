@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -103,8 +102,7 @@ def compile_together(wanted: Iterable[tuple[Problem, Config | Fit]]) -> None:
     missing = [source for key, source in sources.items() if key not in _BINARIES]
     while missing:
         some = list({source.name: source for source in missing}.values())
-        with tempfile.TemporaryDirectory() as folder:
-            binary = QuickCompiler().build(together(some), folder)
+        binary = compile_cached(QuickCompiler(), together(some))  # which other processes of the run find
         _BINARIES.update({(source.name, source.code): binary for source in some})
         missing = [source for source in missing if source not in some]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from emitted_on_host import COMPILER, FAKE, HEADERS, kernels_in
+from emitted import COMPILER, FAKE, HEADERS, kernels_in
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.emit import COUNTER_BYTES, emit
 from tilewright.codegen.fit import Fit

@@ -9,7 +9,7 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
-import fake_lt
+import fake_vendor
 import faults
 import pytest
 from stored import INFO, make
@@ -288,7 +288,7 @@ class TestContest:
         assert (found.between_us, found.between_kernel_us, numpy.between_ratio) == (None, None, None)
 
     def test_the_fastest_of_cublaslt_that_works(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        fake = fake_lt.install(monkeypatch)
+        fake = fake_vendor.install(monkeypatch)
         found = contest.contest(HostDevice(), Problem(9, 8, 7), ("numpy", "cublaslt"), None, 0.01)
         assert [rival.key for rival in found.rivals] == ["numpy", "cublaslt"]
         assert fake.ran.count(13) == 1
@@ -297,7 +297,7 @@ class TestContest:
     def test_as_on_a_gpu_with_rotated_and_fixed_inputs(
         self, quiet_machine: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        fake_lt.install(monkeypatch)
+        fake_vendor.install(monkeypatch)
         device = HostDevice()
         plan = TimingPlan(0.01, 50.0, 200.0, 0.01, 3, 12, 3000 / device.info.l2_bytes, 9, between=True)
         monkeypatch.setattr(contest.TimingPlan, "of", lambda device: plan)
@@ -348,7 +348,7 @@ class TestContest:
         assert told == (None,) * 5
 
     def test_a_rival_that_cannot_run_is_a_note(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(fake_lt.install(monkeypatch), "matmul", _refuse)
+        monkeypatch.setattr(fake_vendor.install(monkeypatch), "matmul", _refuse)
         found = contest.contest(HostDevice(), Problem(9, 8, 7), ("numpy", "cublaslt"), None, 0.01)
         assert found.ok
         assert [rival.key for rival in found.rivals] == ["numpy"]
@@ -363,7 +363,7 @@ class TestContest:
 
 
 def _refuse(*arguments: object) -> None:
-    raise fake_lt.FakeError("not supported")
+    raise fake_vendor.FakeError("not supported")
 
 
 def _store_of(folder: Path, problem: Problem, statement: str) -> Path:
@@ -514,7 +514,7 @@ class TestGraded:
         assert benched(back, Path("b.json"), "b").charts
 
     def test_which_rivals_there_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        fake_lt.install(monkeypatch)
+        fake_vendor.install(monkeypatch)
         monkeypatch.setattr(rivals.metadata, "version", lambda name: "1.0")
 
         class Gpu(HostDevice):

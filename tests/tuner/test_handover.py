@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_cublas import VendorHost
+from fake_vendor import VendorHost
 from multiplied import whole
 from search_spaces import H200
 from stored import make

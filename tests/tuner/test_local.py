@@ -220,7 +220,7 @@ def test_it_ends_once_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
         Neighbourhood(Forecast(WIDE, H200), []).choose(Outcomes())
 
 
-@pytest.mark.parametrize("problem", [WIDE, EVEN], ids=str)
+@pytest.mark.parametrize("problem", [WIDE, pytest.param(EVEN, marks=pytest.mark.slow)], ids=str)
 def test_a_user_s_study_is_near_the_best_sooner_than_by_chance(problem: Problem) -> None:
     """After 60 trials it has what is faster than any of the thousand configs that spaces list, and than what chance
     finds among them."""
@@ -468,8 +468,10 @@ def explored(folder: Path, budget: Budget, sampler: str | None = None, seed: int
     return run, evaluator, stopped
 
 
-@pytest.mark.parametrize("gain", [0.01, 1e-4])
-def test_a_search_ends_where_little_is_to_be_gained(tmp_path: Path, gain: float) -> None:
+@pytest.mark.parametrize("gain", [0.01, pytest.param(1e-4, marks=pytest.mark.slow)])
+def test_a_search_ends_where_little_is_to_be_gained_and_at_once_where_it_resumes_enough(
+    tmp_path: Path, gain: float
+) -> None:
     run, evaluator, stopped = explored(tmp_path, Budget(1000, 60.0, gain))
     assert stopped == "gain"
     assert run.plan.search.expected_gain is not None
@@ -477,6 +479,10 @@ def test_a_search_ends_where_little_is_to_be_gained(tmp_path: Path, gain: float)
     assert len(set(evaluator.tried)) == len(evaluator.tried)
     assert 80 <= len(evaluator.tried) < 400
     assert run.best_us < 1.02 * min(Truth(EVEN).us(searched(EVEN, H200)))
+    run, evaluator, stopped = explored(tmp_path, Budget(1000, 60.0, gain))
+    assert stopped == "gain"
+    assert len(evaluator.tried) <= 8
+    assert run.resumed >= 80
 
 
 class Foreseen(InOrder):
@@ -540,7 +546,10 @@ def test_a_limit_or_no_gain_to_be_reached_ends_it_elsewhere(tmp_path: Path) -> N
     assert run.plan.search.expected_gain is not None
 
 
-@pytest.mark.parametrize(("first", "second"), [("local", "gp"), ("gp", "local"), ("local", "local"), ("tpe", "random")])
+SLOW_PAIRS = [pytest.param("local", other, marks=pytest.mark.slow) for other in ("gp", "local")]
+
+
+@pytest.mark.parametrize(("first", "second"), [("gp", "local"), ("tpe", "random"), *SLOW_PAIRS])
 def test_one_journal_serves_all_samplers(tmp_path: Path, first: str, second: str) -> None:
     """A sampler resumes the trials of another one, and repeats none of them; a sampler of lists leaves configs that no
     list has to the others."""
@@ -564,15 +573,6 @@ def test_one_journal_serves_all_samplers(tmp_path: Path, first: str, second: str
     assert set(third.plan.earlier) == {*tried.tried, *more.tried}
     (path,) = (tmp_path / "trials").glob("*.jsonl")
     assert len(path.read_text().splitlines()) == 1 + len(third.plan.earlier) + len({*tried.tried} & {*more.tried})
-
-
-def test_a_search_that_resumes_enough_ends_at_once(tmp_path: Path) -> None:
-    budget = Budget(1000, 60.0, 0.01)
-    explored(tmp_path, budget)
-    run, evaluator, stopped = explored(tmp_path, budget)
-    assert stopped == "gain"
-    assert len(evaluator.tried) <= 8
-    assert run.resumed >= 80
 
 
 def test_a_tuning_says_that_it_ended_by_the_gain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -292,8 +292,8 @@ def test_a_page_of_very_many_trials_stays_small(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from tilewright.tuner.report.page import tuning_page
 
-    names = [Dimension(f"parameter_{number}", tuple(range(12000))) for number in range(20)]
-    points = [tuple([number] * 20) for number in range(12000)]
+    names = [Dimension(f"parameter_{number}", tuple(range(6000))) for number in range(20)]
+    points = [tuple([number] * 20) for number in range(6000)]
     entries = {
         point: Entry("crashed", reason="x" * 500) if point[0] % 3 else Entry("ok", 10.0 + point[0], (1.0,), error=0.5)
         for point in points

@@ -1,4 +1,4 @@
-"""The script that times rivals side by side, on the processor with NumPy in place of cuBLAS."""
+"""The script that times rivals side by side, and a rival by one long product, with NumPy in place of cuBLAS."""
 
 import json
 import runpy
@@ -6,10 +6,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tilewright
-from tilewright.codegen.problem import Grade
+from products import TRANS
+from tilewright.codegen.errors import DeviceError
+from tilewright.codegen.problem import Grade, Problem
+from tilewright.runtime.check.kinds import KINDS
+from tilewright.runtime.check.verify import Verifier
+from tilewright.runtime.device.detect import choose, open_device
 from tilewright.runtime.device.host import HostDevice
+from tilewright.runtime.device.protocol import Elements
+from tilewright.tuner.bench.concatenated import SCHEMES, Concatenated
+from tilewright.tuner.bench.errors import broken_promise, error_kinds
 
 SCRIPT = Path(tilewright.__file__).resolve().parent / "benchmarks" / "rivals" / "run.py"
 
@@ -44,3 +53,77 @@ def test_what_runs_is_a_row_and_what_does_not_is_told(
     assert named["ours"]["time_over_ours"] == named["ours, alone"]["time_over_ours"] == 1
     assert all(row["us"] > 0 and row["rounds"] >= 7 for row in rows)
     json.dumps(rows, allow_nan=False)
+
+
+# ---- The rival that is one long product of halves or bfloat16s --------------------------------------------------
+
+
+GRADES = pytest.mark.parametrize("grade", SCHEMES)
+
+
+@GRADES
+@pytest.mark.parametrize("trans", TRANS)
+@pytest.mark.parametrize("shape", ["1x1x1", "5x7x3", "64x128x256", "131x257x100"])
+def test_it_keeps_the_bound(grade: Grade, trans: str, shape: str) -> None:
+    device, problem = HostDevice(), Problem.parse(shape, "float", trans, grade)
+    verdict = Verifier(device, problem).check(Concatenated(device, problem, grade).launch)
+    assert verdict.reason == ""
+    assert verdict.accuracy.worst < 0.5
+
+
+@GRADES
+def test_it_is_as_near_as_its_terms_on_all_kinds_of_data(grade: Grade) -> None:
+    device, problem = HostDevice(), Problem.parse("70x300x512", "float", "nt", grade)
+    launch = Concatenated(device, problem, grade).launch
+    found = error_kinds(device, problem, {"ours": launch, "numpy": device.vendor(problem)})
+    assert [(each.kind, each.contender) for each in found] == [(k, c) for k in KINDS for c in ("ours", "numpy")]
+    assert broken_promise(problem, found, "ours") == ""
+    by = {(each.kind, each.contender): each for each in found}
+    for kind in KINDS:
+        coarser = grade is Grade.NORMWISE and kind == "graded"
+        assert (by[kind, "ours"].elementwise > 1000) is coarser
+        assert by[kind, "ours"].normwise < 30
+        assert by[kind, "numpy"].elementwise < 100
+
+
+def test_rows_and_columns_of_any_size_are_scaled_and_split() -> None:
+    device, problem = HostDevice(), Problem(3, 2, 4, accuracy=Grade.NORMWISE)
+    one = Concatenated(device, problem, Grade.NORMWISE)
+    verifier = Verifier(device, problem)
+    a, b = (each.owner.array("float32", (each.rows, each.cols)) for each in (verifier.a, verifier.b))  # type: ignore[attr-defined]
+    a[...], b[...] = 1.5, 0.75
+    a[0], a[1], b[:, 1] = 3e38, 1e-42, 2.0**-126
+    c = np.zeros((3, 2), np.float32)
+    out = type(verifier.a)(c.ctypes.data, 3, 2, 2, False, c)
+    one.launch(verifier.a, verifier.b, out, 0.25, 0.0)
+    wanted = 0.25 * (a.astype(float) @ b)
+    # Numbers below 2^-126 lose bits as any float does.
+    assert np.allclose(c, wanted, rtol=2.0**-20, atol=2.0**-149)
+
+
+def test_numpy_has_no_tf32() -> None:
+    with pytest.raises(DeviceError, match="NumPy has no TF32"):
+        HostDevice().vendor(Problem(4, 4, 4), Elements.TF32)
+
+
+@pytest.mark.gpu
+@GRADES
+@pytest.mark.parametrize("trans", TRANS)
+def test_on_a_gpu_it_keeps_the_bound(grade: Grade, trans: str) -> None:
+    device = open_device(choose("cuda"))
+    for shape in ("100x72x33", "515x1031x700", "1024"):
+        problem = Problem.parse(shape, "float", trans, grade)
+        with device.entered():
+            verdict = Verifier(device, problem).check(Concatenated(device, problem, grade).launch)
+        assert verdict.reason == ""
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_tf32_is_coarser() -> None:
+    device, problem = open_device(choose("cuda")), Problem(512, 512, 512)
+    with device.entered():
+        plain, coarser = (
+            Verifier(device, problem).check(device.vendor(problem, each)).accuracy.worst
+            for each in (Elements.OWN, Elements.TF32)
+        )
+    assert coarser > 20 * plain

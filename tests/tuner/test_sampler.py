@@ -1,8 +1,9 @@
-"""Tests of the rules of every search: valid and unseen variants, pending ones, seeds first, an end."""
+"""The rules of every search: valid and unseen variants, pending ones, seeds first, an end, and few evaluations."""
 
 import ast
 import importlib.util
 import itertools
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
+import recorded_search
 import threadpoolctl
 import tilewright
+from recorded_search import FIGURES, FIRST_GUESSES, METHODS
 from tilewright.codegen.errors import ConfigError
 from tilewright.tuner.search import gaussian
 from tilewright.tuner.search.gaussian import FIRST, GaussianProcess, GaussianSampler
@@ -27,8 +30,6 @@ from tilewright.tuner.search.sampler import (
 from tilewright.tuner.search.space import Dimension, Mask, Point, Space
 from tilewright.tuner.search.study import Search, check_sampler, make_search
 from tilewright.tuner.settings import LOCAL, SAMPLERS
-
-pytestmark = pytest.mark.fast
 
 SPACE = Space(
     (
@@ -55,6 +56,7 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("working", [(1, 2), ()])
 def test_every_point_is_asked_once_and_then_none(name: str, working: tuple[int, ...]) -> None:
     """First guesses first, several asked before one is told, some that fail or all."""
@@ -73,6 +75,7 @@ def test_every_point_is_asked_once_and_then_none(name: str, working: tuple[int, 
     assert search.ask() is None
 
 
+@pytest.mark.fast
 def test_the_same_seed_gives_the_same_run_after_the_same_history(name: str) -> None:
     searches = [make_search(name, SPACE, 3) for _ in range(2)]
     for search in searches:
@@ -85,6 +88,7 @@ def test_the_same_seed_gives_the_same_run_after_the_same_history(name: str) -> N
             search.tell(point, time_at(point))
 
 
+@pytest.mark.fast
 def test_only_times_and_points_of_the_space_are_told() -> None:
     search = make_search("gp", SPACE, 0)
     with pytest.raises(ConfigError, match=r"positive, got 0\.0"):
@@ -97,6 +101,7 @@ def test_only_times_and_points_of_the_space_are_told() -> None:
     assert search.ask() == (2, 1, 0, 1)  # it was not told
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("name", ["gp", "tpe"])
 def test_the_model_finds_a_floor_sooner_than_chance(name: str) -> None:
     dimensions = tuple(Dimension(name, (1, 2, 4, 8)) for name in "ABCDE")
@@ -115,6 +120,7 @@ def test_the_model_finds_a_floor_sooner_than_chance(name: str) -> None:
     assert sorted(needed)[1] <= 60
 
 
+@pytest.mark.fast
 def test_a_sampler_drives_a_study_of_the_user_s() -> None:
     study = optuna.create_study(sampler=GaussianSampler(SPACE, 0))
     study.add_trial(optuna.create_trial(value=100.0))  # one that is no point of the space
@@ -135,6 +141,7 @@ def outcomes_of(sampler: VariantSampler[Point], search: Search[Point]) -> Outcom
     return sampler._studies[search._study].outcomes
 
 
+@pytest.mark.fast
 def test_outcomes_are_what_the_trials_of_a_study_say() -> None:
     sampler = ExhaustiveSampler(SPACE, 0)
     search = Search(sampler.variants, sampler)
@@ -156,6 +163,7 @@ def test_outcomes_are_what_the_trials_of_a_study_say() -> None:
     assert kinds == ["IntDistribution"] * 2 + ["CategoricalDistribution"] * 4
 
 
+@pytest.mark.fast
 def test_a_suggestion_that_cannot_be_tried_becomes_the_nearest_that_can() -> None:
     class Stubborn(optuna.samplers.RandomSampler):
         def sample_independent(self, study: object, trial: object, name: str, distribution: object) -> int:
@@ -170,6 +178,7 @@ def test_a_suggestion_that_cannot_be_tried_becomes_the_nearest_that_can() -> Non
     assert complete.params == {"M": 2, "N": 1, "KIND": 2}
 
 
+@pytest.mark.fast
 def test_a_model_has_one_core_and_its_suggestion_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """More threads of a BLAS than free cores make its small matrices many times slower."""
     threads, read = set(), []
@@ -196,6 +205,7 @@ def test_a_model_has_one_core_and_its_suggestion_is_read_once(monkeypatch: pytes
     assert read == [0, 1]
 
 
+@pytest.mark.fast
 def test_names() -> None:
     assert make_search("exhaustive", SPACE, 0).ask() == SPACE.points[0]
     for name in ("tpe", "optuna:TPESampler"):
@@ -213,6 +223,7 @@ def test_names() -> None:
             make_search(f"optuna:{wrong}", SPACE, 0)
 
 
+@pytest.mark.fast
 def test_a_sampler_whose_package_is_missing_says_so_before_anything_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Optuna says it when it is asked, which a tuning does after its first guesses."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else name)
@@ -220,6 +231,7 @@ def test_a_sampler_whose_package_is_missing_says_so_before_anything_is_tried(mon
         make_search("optuna:GPSampler", SPACE, 0)
 
 
+@pytest.mark.fast
 def test_a_sampler_that_misses_another_package_says_so_too() -> None:
     class Broken(optuna.samplers.RandomSampler):
         def sample_independent(self, study: object, trial: object, name: str, distribution: object) -> int:
@@ -229,6 +241,7 @@ def test_a_sampler_that_misses_another_package_says_so_too() -> None:
         Search(Listed(SPACE), Broken()).ask()
 
 
+@pytest.mark.fast
 def test_optuna_is_used_by_its_public_names_alone() -> None:
     for path in (Path(tilewright.__file__).resolve().parent / "tuner").rglob("*.py"):
         text = path.read_text()
@@ -240,6 +253,7 @@ def test_optuna_is_used_by_its_public_names_alone() -> None:
                 assert ast.unparse(node.value).split(".")[-1] in ("self", "_rows"), ast.unparse(node)
 
 
+@pytest.mark.fast
 def test_the_process_learns_which_parameter_matters_and_what_it_does_not_know() -> None:
     space = Space(tuple(Dimension(n, tuple(range(8))) for n in "AB"), tuple(itertools.product(range(8), repeat=2)))
     measured = np.array([row for row, point in enumerate(space.points) if point[1] in {0, 3, 6}])
@@ -258,6 +272,7 @@ def test_the_process_learns_which_parameter_matters_and_what_it_does_not_know() 
     assert np.allclose(same, process.predict(few, values[::7], nothing, targets)[0], atol=1e-5)
 
 
+@pytest.mark.fast
 def test_the_gradient_of_the_process_is_that_of_its_likelihood() -> None:
     process = GaussianProcess(SPACE)
     random = np.random.default_rng(0)
@@ -290,6 +305,7 @@ def told_of(space: Space, count: int) -> Outcomes[Point]:
     return outcomes
 
 
+@pytest.mark.fast
 def test_the_process_takes_what_may_be_best_by_mean_or_by_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     sampler, outcomes = GaussianSampler(SPACE, 0), told_of(SPACE, FIRST)
     near = SPACE.around(SPACE.points[0], 2) & sampler.listed.unseen(outcomes.seen)
@@ -307,6 +323,7 @@ def test_the_process_takes_what_may_be_best_by_mean_or_by_doubt(monkeypatch: pyt
     assert chooser.choose(outcomes) == SPACE.points[sure]
 
 
+@pytest.mark.fast
 def test_a_long_run_keeps_a_model_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
     predict = GaussianProcess.predict
@@ -326,3 +343,34 @@ def test_a_long_run_keeps_a_model_of_bounded_size(monkeypatch: pytest.MonkeyPatc
         outcomes.begin(number, point)
     assert len(chosen - set(space.points[:60])) == 5
     assert sizes == [32] * 5
+
+
+# ---- A search of a recorded space needs no more evaluations than the committed figures say ----------------------
+
+
+SLACK = 1.05
+"""Factor by which a figure may exceed the committed one. The same seed gives the same run, but a BLAS that rounds
+differently may lead a few runs elsewhere."""
+COMMITTED: dict[str, Any] = json.loads(FIGURES.read_text())
+QUICK = {*itertools.product(recorded_search.NAMES, (FIRST_GUESSES,)), (recorded_search.NAMES[0], "gp")}
+"""The recordings and methods that take seconds; the others are marked slow."""
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        pytest.param(*each, marks=[] if each in QUICK else [pytest.mark.slow])
+        for each in itertools.product(recorded_search.NAMES, METHODS)
+    ],
+)
+def test_a_search_needs_no_more_evaluations_than_before(name: str, method: str) -> None:
+    limits, measured = COMMITTED["figures"][name][method], recorded_search.figures(name, method)
+    worse = [
+        f"{figure} {target}: {measured[target][figure]:.1f}, committed {limit:.1f}"
+        for target, figures in limits.items()
+        for figure, limit in figures.items()
+        if measured[target][figure] > SLACK * limit
+    ]
+    versions = f"with {recorded_search.versions()}, committed with {COMMITTED['versions']}"
+    remedy = "if it is meant, write them again: python tests/support/recorded_search.py"
+    assert not worse, f"{name}, {method}: {'; '.join(worse)}; {versions}; {remedy}"

@@ -1,6 +1,6 @@
 // my_gemm.cu: kernels and the functions that launch them. my_gemm.h says how to call them.
 //
-// Written by tilewright, file digest e4cfcc724d6c00a4. To write it with kernels that are looked up:
+// Written by tilewright, file digest 961edbad41c2bb45. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name my_gemm --cmake
 // SPDX-License-Identifier: MIT
 
@@ -419,7 +419,7 @@ __device__ __forceinline__ void reduce_warps(Elem (&acc)[kBlockS][kThreadL], Ele
     }
 }
 
-constexpr int kVec      = 4;     // elements that one load moves
+constexpr int kVec      = 4;     // elements of the large operand that one load moves
 constexpr bool kGuarded = true;  // tiles may reach beyond the matrices
 
 }  // namespace

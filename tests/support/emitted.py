@@ -1,16 +1,23 @@
-"""Emitted files as a program of the processor: their kernels by the host device, CUDA's runtime by fake_cuda."""
+"""Emitted files as a program of the processor: their kernels by the host device, CUDA's runtime by fake_cuda; bundles
+and kernels that they are tested with."""
 
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from filelock import FileLock
+from targets import TYPICAL
+from tilewright.codegen.bundle import Served
+from tilewright.codegen.emit import Layout, emit
 from tilewright.codegen.emitted import Emitted
+from tilewright.codegen.families import families, family_named, parse
+from tilewright.codegen.problem import Problem
 from tilewright.runtime.device import host_compiler
 from tilewright.runtime.device.host_compiler import _KERNEL, on_host
+from variants import ODD, WHOLE, dtypes, edges
 
 _NAMESPACE = re.compile(r"^namespace \w+::(\w+) \{\n(.*?)^\}  // namespace \w+::\1$", re.DOTALL | re.MULTILINE)
 """Kernels of one config, or one that prepares operands, within the bundle's namespace."""
@@ -87,3 +94,67 @@ def built_once(programs: Callable[[], Mapping[str, Program]], folder: Path, *fla
     with FileLock(f"{folder}.lock"):
         made = folder / "program"
         return made if made.exists() else built(programs(), folder, *flags)
+
+
+# ---- Bundles ----------------------------------------------------------------------------------------------------
+
+
+Row = tuple[str, str, str, str]
+"""Config, shape, dtype and transposes."""
+
+SHARED_K = "simt:32x32x8,thread=4x4,split_k=3"
+TESTED = Layout(main=True)
+
+
+def served(rows: Sequence[Row], *arches: str) -> list[Served]:
+    names = arches or ("sm_90a",)
+    return [
+        Served(
+            Problem.parse(shape, dtype, trans, parse(text).accuracy), parse(text), replace(TYPICAL[arch], sm_count=5)
+        )
+        for arch in names
+        for text, shape, dtype, trans in rows
+    ]
+
+
+def program(rows: Sequence[Row], name: str, layout: Layout = TESTED, main: str = "") -> Program:
+    """A bundle of kernels with its self-test, or with a main function of its own."""
+    return Program(emit(served(rows), name, layout), name, main)
+
+
+def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+
+
+def passes(*command: str | Path) -> str:
+    done = run(*command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+# ---- Kernels ----------------------------------------------------------------------------------------------------
+
+
+KERNELS = [kernel for family in families() for kernel in edges(family)]
+KERNELS += [
+    ("simt:64x64x8,thread=4,load=registers,stages=2,fragments=single", ODD),
+    ("simt:split_k=3,l2_prefetch,min_ctas=2", ODD),
+    ("simt:pack_a,pack_b", "1022x766x510"),
+    ("simt:64x64x32,slices=4,slice_barriers,split_k=2,reduce=cluster", ODD),
+    ("simt:stream_k=1", WHOLE),
+    ("simt:64x64x16,thread=4,slices=2,split_k=12", ODD),
+    ("dmma:persistent=4", ODD),
+    ("dmma:stream_k=1", ODD),
+    ("tf32x3:split_k=3,promote=16", ODD),
+]
+"""Configs, each with the shape whose instance is emitted."""
+SERVED = [
+    (text, shape, dtype.value) for text, shape in KERNELS for dtype in dtypes(family_named(text.partition(":")[0]))
+]
+"""Every kernel in every type that its family computes in."""
+TMA = {
+    trans: "simt:32x16x64,load=tma,stages=3,thread=4,slices=2,split_k=2,"
+    f"k_inner_a={int(trans[0] == 'n')},k_inner_b={int(trans[1] == 't')}"
+    for trans in ("nn", "nt", "tn", "tt")
+}
+"""A kernel fed by TMA for each of the transposes: k lies in its tiles as it does in memory."""

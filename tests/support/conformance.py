@@ -1,0 +1,392 @@
+"""Duties of every family of kernels, in one class that the tests of each family derive from."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import cycle, groupby, product
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from planted import SHAPES, Fault, Planted, Shape, assert_caught
+from products import (
+    SCALARS,
+    QuickDevice,
+    bits,
+    check,
+    check_askew,
+    check_sizes,
+    guarded,
+    instance,
+    integers,
+    prepared,
+    run,
+    scaled_integers,
+    sized,
+    with_infinity,
+)
+from quick import compile_together
+from targets import TYPICAL
+from tilewright.codegen.bundle import Served
+from tilewright.codegen.config import Config
+from tilewright.codegen.emit import emit
+from tilewright.codegen.families import family_named
+from tilewright.codegen.leaf import Edge
+from tilewright.codegen.legality import rejections, serves
+from tilewright.codegen.problem import Grade, Problem
+from tilewright.runtime.check.verify import Verifier
+from tilewright.runtime.device.detect import choose, open_device
+from tilewright.runtime.device.protocol import Device
+from tilewright.runtime.product.kernel import Kernel, prepare
+from variants import changed, coarse, variant
+
+Pair = tuple[str, str]
+"""A type and transposes: `("float", "nt")`."""
+SLOW = pytest.mark.slow
+
+
+class Refusal(NamedTuple):
+    """A config that cannot serve a problem, and words of the reason."""
+
+    text: str
+    reason: str
+    shape: str = "1024"
+    trans: str = "nn"
+
+
+def _case(value: object, slow: object) -> Any:
+    return pytest.param(value, marks=SLOW if slow else ())
+
+
+class ProductConformance:
+    """Products of every family on a device. A subclass says by which configs.
+
+    Kernels of small whole numbers are exact, so that every bit of C is compared; all that lies around the matrices is
+    NaN. Texts of configs are written without the name of the family.
+    """
+
+    family = ""
+    configs: Mapping[str, str] = MappingProxyType({})
+    """A config for each way through the template, by what is special in it."""
+    fast_configs: Sequence[str] = ()
+    """Names of the configs that are tried in every run, where the others are slow; empty for all of them."""
+    turns: tuple[tuple[Pair, ...], ...] = ()
+    """Types and transposes that the configs have in turn. Where slow tests run, every config meets all of them."""
+    sm_counts: Mapping[str, int] = MappingProxyType({})
+    """SMs of the device by a config's name, where one would not do."""
+    step = 1
+    """Elements of which rows must be multiples."""
+    wide = False
+    """Whether the instance with vectors is tried at all sizes, as there is no other one."""
+    vectors = True
+    """Whether kernels have vectors, for which operands must be aligned."""
+    least_k = 0
+    """Steps of k from which on a kernel multiplies as its family does."""
+    selector = "host"
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Tests of a `name` run for each config, those of a `turn` for each turn, and so on."""
+        for argument, cases in {
+            "name": [_case(name, self.fast_configs and name not in self.fast_configs) for name in self.configs],
+            "turn": [_case(turn, turn > 0) for turn in range(len(self.turns))],
+        }.items():
+            if argument in metafunc.fixturenames:
+                metafunc.parametrize(argument, cases)
+
+    # ---- What tests are about; a subclass may say otherwise --------------------------------------------------------
+
+    @property
+    def types(self) -> list[str]:
+        """Types that the family computes in."""
+        return list(dict.fromkeys(dtype for turn in self.turns for dtype, _ in turn))
+
+    def config(self, text: str, trans: str = "nn") -> Config:
+        """The config, as far as the transposes allow."""
+        return variant(f"{self.family}:{text}")
+
+    def sizes(self, tile: Shape, turn: int) -> list[Shape]:
+        """Sizes around those of a tile."""
+        return list(product(*((1, t - 1, t, t + 1, 2 * t + 3) for t in tile)))
+
+    def vector_sizes(self, edge: Edge, tile: Shape) -> list[Shape]:
+        """Sizes at which kernels have vectors: ragged, as small as a vector, and whole tiles."""
+        m, n, k = tile
+        deep = -(-self.least_k // k) * k
+        if edge is Edge.EXACT:
+            return [(2 * m, n, deep + 3 * k)]
+        return [(4 * (m // 4) + 4, max(4, 4 * (n // 4) - 4), deep + k + 4), (4, 4, 4)]
+
+    # ---- Kernels -----------------------------------------------------------------------------------------------------
+
+    def device(self, name: str) -> Device:
+        """The device on which a config is tried."""
+        if self.selector != "host":
+            return open_device(choose(self.selector))
+        return QuickDevice(sm_count=self.sm_counts.get(name, 1))
+
+    def problem(self, config: Config, shape: Sequence[int], pair: Pair) -> Problem:
+        """A problem that the family serves however short k is, by sizes that are rounded up to whole rows."""
+        m, n, k = (-(-size // self.step) * self.step for size in shape)
+        grade = Grade.IEEE if config.accuracy is Grade.IEEE else Grade.NORMWISE
+        return Problem.parse(f"{m}x{n}x{k}", *pair, grade)
+
+    def pairs(self, name: str, turn: int = 0) -> list[Pair]:
+        """Types and transposes in which a config is tried, of those that it serves."""
+        turns = self.turns[(list(self.configs).index(name) + turn) % len(self.turns)]
+        config = self.config(self.configs[name])
+        return [
+            pair for pair in turns if serves(config, self.problem(config, (1024, 1024, 1024), pair), TYPICAL["host"])
+        ]
+
+    def kernels(self, name: str, turn: int = 0) -> list[Kernel]:
+        """The instances of a config that serve any size, each of a type and transposes of its own. They are compiled
+        together, once for all the tests of this config."""
+        device, chosen = self.device(name), []
+        for pair in self.pairs(name, turn):
+            config = self.config(self.configs[name], pair[1])
+            chosen.append((self.problem(config, config.cta_tile, pair), guarded(config, *pair, self.wide)))
+        if self.selector == "host":
+            compile_together(chosen)
+        return [instance(device, *each) for each in chosen]
+
+    def kernel(self, name: str, *shape: int) -> Kernel:
+        """The first of these, for some sizes."""
+        return self.resized(self.kernels(name)[0], *shape)
+
+    def resized(self, kernel: Kernel, *shape: int) -> Kernel:
+        """The instance for other sizes."""
+        pair = kernel.problem.dtype.value, kernel.problem.trans
+        return prepared(kernel, self.problem(kernel.config, shape, pair))
+
+    # ---- Products ----------------------------------------------------------------------------------------------------
+
+    def test_edge_grid(self, name: str, turn: int) -> None:
+        """All sizes around a tile in each type, by the transposes in turn."""
+        kernels = self.kernels(name, turn)
+        tile = kernels[0].config.cta_tile
+        for _, some in groupby(kernels, lambda kernel: kernel.problem.dtype):
+            check_sizes(list(some), self.sizes(tile, turn))
+        for kernel, k in product(kernels, (0, 2)):
+            other = prepare(kernel.device, sized(kernel.problem, tile[0] + 1, 3, k), kernel.config, aligned=False)
+            assert other.source == prepared(kernel, other.problem).source
+            for alpha, beta in SCALARS:
+                check(other, alpha, beta, 7)
+
+    def test_vectors(self, name: str, turn: int) -> None:
+        """Rows that vectors divide, guarded and of whole tiles; rows that do not lie so are served by the unaligned
+        instance, by the same tiles."""
+        kernels, device = self.kernels(name, turn), self.device(name)
+        edges = (Edge.BOUNDS, Edge.EXACT)
+        wanted = [
+            (sized(kernel.problem, *sizes), kernel.config)
+            for edge, kernel in (product(edges, kernels) if turn else zip(cycle(edges), kernels))
+            for sizes in self.vector_sizes(edge, kernel.config.cta_tile)
+        ]
+        if self.selector == "host":
+            compile_together(wanted)
+        for (problem, config), (alpha, beta) in product(wanted, SCALARS):
+            kernel = prepare(device, problem, config)
+            for extra in (0, 8) if kernel.fit.edge is Edge.EXACT else (0, 8, 1, 7):
+                check(kernel, alpha, beta, extra)
+
+    def test_operands_that_start_askew_are_served_by_the_unaligned_instance(self) -> None:
+        config, dtype = self.config(next(iter(self.configs.values()))), self.types[0]
+        problem = self.problem(config, (36, 40, 44 + self.least_k), (dtype, "nn"))
+        kernel = check_askew(4 if dtype == "float" else 8, lambda device: prepare(device, problem, config))
+        assert (max(kernel.fit.alignment) > 1) == (kernel._unaligned is not None) == self.vectors
+        assert kernel._unaligned is None or kernel._unaligned.fit.alignment == (1, 1, 1)
+
+    def test_accuracy(self, name: str) -> None:
+        """The bound of the family's grade, and for IEEE arithmetic one that a shortened sum does not meet."""
+        kernel = self.kernel(name, 65, 70, 300)
+        problem = replace(kernel.problem, accuracy=kernel.config.accuracy)
+        verdict = Verifier(kernel.device, problem).check(kernel.launch)
+        assert verdict.reason == ""
+        assert 0 < verdict.accuracy.worst <= 1
+        # Bounds are (k + 2) u |A||B| and 4 sqrt(k + 2) u |A||B|; terms are far within theirs.
+        k = kernel.problem.k
+        assert verdict.accuracy.worst <= (0.1 if kernel.config.accuracy is not Grade.IEEE else 4 / (k + 2) ** 0.5)
+
+    def test_special_values_come_out_where_ieee_arithmetic_puts_them(self, name: str) -> None:
+        for each in self.kernels(name):
+            kernel = self.resized(each, 75, 70, 150)
+            a, b, wanted = with_infinity(kernel.problem)
+            kind = np.dtype(kernel.problem.dtype.numpy_name)
+            c = np.zeros(wanted.shape, kind)
+            got = run(kernel.device, kernel, a.astype(kind), b.astype(kind), c, 1.0, 0.0, 3 * self.step)
+            assert np.array_equal(got, wanted.astype(kind), equal_nan=True)
+            assert np.isfinite(got).any(axis=1).sum() == len(got) - 1  # what has none of them is exact
+
+    def test_operands_are_not_read_where_alpha_or_k_is_zero(self, name: str) -> None:
+        for sizes, alpha in (((40, 30, self.least_k + 40), 0.0), ((40, 30, 0), 1.0)):
+            kernel = self.kernel(name, *sizes)
+            a, b, c = integers(kernel.problem, 5)
+            a[...], b[...] = np.nan, np.nan
+            assert np.array_equal(run(kernel.device, kernel, a, b, c, alpha, 1.5), 1.5 * c)
+            assert np.array_equal(run(kernel.device, kernel, a, b, c, alpha, 0.0), 0 * c)
+
+    def test_bits_depend_on_the_operands_alone_and_counters_end_at_zero(self, name: str) -> None:
+        """Bits are the same each time, also where accumulators do not pass through shared memory."""
+        kernel = self.kernel(name, 33, 18, 200)
+        assert len({bits(kernel) for _ in range(3 if kernel.device.info.arch.is_host else 100)}) == 1
+        if dict(kernel.config.values).get("shared"):
+            self._assert_same_bits_without_shared_memory(name)
+        config, problem, sm_count = kernel.config, kernel.problem, kernel.device.info.sm_count
+        workspace = config.workspace_bytes(problem, sm_count)
+        if not kernel.fit.has_memory:
+            assert workspace == 0
+            assert kernel._scratch is None
+        elif workspace and kernel.device.info.arch.is_host:
+            assert kernel._scratch is not None
+            (held,) = kernel._scratch._streams.values()
+            tiles, *copies, counters = held.buffers
+            assert bool(copies) == any(config.packs)
+            assert tiles.nbytes + counters.nbytes == workspace
+            if config.split_ctas > 1:
+                assert counters.nbytes == 4 * config.tiles(problem)
+            assert not counters.array("uint8", (counters.nbytes,)).any()
+
+    def _assert_same_bits_without_shared_memory(self, name: str) -> None:
+        device, pairs = self.device(name), self.pairs(name)
+        for pair, shape in zip((pairs[0], pairs[-1]), ((67, 71, 43), (67, 70, 43))):
+            config = self.config(self.configs[name], pair[1])
+            problem = self.problem(config, shape, pair)
+            both = [(problem, changed(config, shared=shared)) for shared in (0, 1)]
+            compile_together(both)
+            assert len({bits(prepare(device, *each), 0.7) for each in both}) == 1
+
+
+class KernelConformance(ProductConformance):
+    """Tests that hold for every family: products on the host device, rules, emitted text, and planted faults that the
+    checks of products must notice."""
+
+    refused: tuple[Refusal, ...] = ()
+    """Configs that the rules refuse on an H200."""
+    instruction: str | None = None
+    """The instruction without which a device cannot have the default config."""
+    faults: tuple[Fault, ...] = ()
+    """Faults to plant, each of which must be noticed."""
+    unfaulted: tuple[str, ...] = ()
+    """Configs that must be found right by the checks that notice the faults: those in which they are planted."""
+    unfaulted_trans: Sequence[str] = ("nn", "tt")
+    unfaulted_widths: Sequence[bool] = (False, True)
+    """Instances of these, without and with vectors. A kernel with a workspace has the latter alone: where memory is
+    aligned to one element, the workspace is too."""
+    fault_parts = 2
+    """Tests that the faults are dealt out to: each ends soon, also on a busy machine."""
+    slow_faults = False
+    """Whether faults are planted in slow tests alone."""
+    cpu_limit_s = 20.0
+    """Seconds of the processor after which a kernel with a fault counts as endless."""
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        ProductConformance.pytest_generate_tests(self, metafunc)
+        for argument, cases in {
+            "refusal": self.refused,
+            "kind": [_case(kind, kind > 0) for kind in range(len(self.types))],
+            "part": [_case(part, self.slow_faults) for part in range(self.fault_parts)],
+        }.items():
+            if argument in metafunc.fixturenames:
+                metafunc.parametrize(argument, cases)
+
+    def fault_shapes(self, config: Config) -> tuple[Shape, ...]:
+        """Sizes that kernels with a fault run with: ragged tiles, whole ones, and one element."""
+        return SHAPES
+
+    # ---- Rules, devices and emitted text -----------------------------------------------------------------------------
+
+    @pytest.mark.fast
+    def test_what_cannot_be_is_refused(self, refusal: Refusal) -> None:
+        config, dtype = variant(f"{self.family}:{refusal.text}"), self.types[0]
+        problem = Problem.parse(refusal.shape, dtype, refusal.trans, config.accuracy)
+        reasons = list(rejections(problem, config, TYPICAL["sm_90a"]))
+        assert any(refusal.reason in reason for reason in reasons), reasons
+
+    @pytest.mark.fast
+    @pytest.mark.parametrize("arch", TYPICAL)
+    def test_the_default_serves_every_device_that_has_the_instruction(self, arch: str) -> None:
+        target, config = TYPICAL[arch], family_named(self.family)()
+        problem = coarse(Problem.parse("1x2x3", self.types[-1]))
+        has = self.instruction is None or self.instruction in target.arch.instructions
+        has &= config.smem_bytes(problem.dtype) <= target.arch.smem_per_block_bytes
+        assert serves(config, problem, target) == has
+
+    @pytest.mark.fast
+    def test_emitted_files_hold_the_kernel(self) -> None:
+        config = self.config(next(iter(self.configs.values())))
+        problem = self.problem(config, (1024, 768, 512), (self.types[0], "nn"))
+        files = dict(emit(Served(problem, config, TYPICAL["sm_90a"]), "emitted").files)
+        assert set(files) == {"emitted.cu", "emitted.h"}
+        assert f"gemm_{self.family}_{problem.dtype.code}_nn" in files["emitted.cu"]
+        assert str(config) in files["emitted.cu"]
+
+    # ---- Planted faults ----------------------------------------------------------------------------------------------
+
+    def planted(self, fault: Fault, dtype: str) -> Planted:
+        """The fault in the text of a kernel, in this type or in the only one in which it makes a difference."""
+        config, dtype = self.config(fault.config or self.unfaulted[0], fault.trans), fault.only or dtype
+        return Planted(
+            fault.name, guarded(config, dtype, fault.trans, fault.wide or self.wide), fault.old, fault.new, dtype,
+            fault.trans, fault.shapes or self.fault_shapes(config), fault.before, special=fault.special,
+            cpu_limit_s=self.cpu_limit_s,
+        )  # fmt: skip
+
+    def without_fault(self) -> Iterator[Fault]:
+        """Kernels that must be found right."""
+        for text, trans, wide in product(self.unfaulted, self.unfaulted_trans, self.unfaulted_widths):
+            if wide or not self.config(text, trans).has_workspace:
+                yield Fault(f"unfaulted {text} {trans} {wide}", "", "", text, trans, wide)
+
+    def test_every_fault_is_caught_and_the_unfaulted_text_passes(self, kind: int, part: int, tmp_path: Path) -> None:
+        """Each fault in one of the types, in the other one where slow tests run."""
+        types = self.types[kind:] + self.types[:kind]
+        planted = [
+            self.planted(fault, types[place % len(types)])
+            for place, fault in enumerate(self.faults)
+            if not (kind and fault.only)
+        ]
+        for dtype, fault in product(() if kind else self.types, self.without_fault()):
+            planted.append(replace(self.planted(fault, dtype), name=f"{fault.name} {dtype}"))
+        assert_caught(planted[part :: self.fault_parts], tmp_path)
+
+
+class TermConformance(KernelConformance):
+    """Families that split floats into terms: products of whole numbers of which every term counts are exact, and so are
+    numbers whose terms cannot hold them."""
+
+    precise = True
+    """Whether products of the smallest and largest numbers are the rounded ones, rather than near them."""
+
+    def test_every_term_and_power_of_two_counts(self, name: str, turn: int) -> None:
+        for each, which in product(self.kernels(name, turn), range(3)):
+            m, n, k = each.config.cta_tile
+            depth = (self.least_k + 3, max(64, self.least_k) + k, self.least_k + 77)[which]
+            wide = prepared(each, sized(each.problem, m + 5, n + 7, depth))
+            a, b, c, wanted = scaled_integers(wide.problem, which)
+            assert np.array_equal(run(wide.device, wide, a, b, c, 1.0, 0.0, which), wanted.astype(np.float32))
+            assert np.array_equal(run(wide.device, wide, a, b, c, 0.5, -1.0, 7), (0.5 * wanted - c).astype(np.float32))
+
+    def test_the_smallest_and_largest_numbers(self, name: str) -> None:
+        kernel = self.kernel(name, 33, 20, 130)
+        a_shape, b_shape = kernel.problem.stored_a, kernel.problem.stored_b
+        for one, other in (
+            (2.0**-149, 2.0**20), (2.0**-149, 2.0**-20), (-(2.0**-140), 2.0**127), (3.0e38, 2.0**-60),
+            (3.4028235e38, 1.0), (2.0**-126, 2.0**-10), (3.0e38, 3.0e38), (2.0**-126, 2.0**-23),
+            (2.0**-100, 2.0**-100), (0.0, 3.4028235e38), (3.4028235e38, 0.0), (-0.0, 1.0),
+            (2.0**-102 * (2 - 2.0**-23), 2.0**127), (2.0**-104 * 1.0000001, 2.0**100),
+        ):  # fmt: skip
+            a, b = np.zeros(a_shape, np.float32), np.zeros(b_shape, np.float32)
+            op_a, op_b = (a.T if kernel.problem.trans_a else a), (b.T if kernel.problem.trans_b else b)
+            op_a[:, 5], op_b[5], op_b[6] = one, other, other
+            op_a[7] = 0
+            got = run(kernel.device, kernel, a, b, np.zeros((33, 20), np.float32), 1.0, 0.0)
+            with np.errstate(over="ignore", under="ignore"):
+                wanted = np.float64(np.float32(one)) * np.float64(np.float32(other))
+                rounded = np.float32(wanted)
+            assert (got[7] == 0).all(), (one, other)
+            others = np.delete(got, 7, axis=0)
+            if not self.precise and np.isfinite(rounded) and abs(wanted) >= 2.0**-126:
+                assert (abs(others - wanted) <= 2.0**-21 * abs(wanted)).all(), (one, other)  # terms cut off
+            else:
+                assert (others == rounded).all(), (one, other)
