@@ -27,8 +27,8 @@ from .vendor import LaidVendor, VendorProduct
 _MAX_PLANS = 64
 """Most plans of one kernel, each for one layout of its arrays."""
 
-_AT: tuple[int, ...] = 0, 0, 0
-"""Bytes from operands to the first matrices of a single launch."""
+_ONE: tuple[tuple[int, ...], ...] = ((0, 0, 0),)
+"""Bytes from operands to the first matrices of each launch, where there is one."""
 _turn = itertools.count().__next__
 
 
@@ -77,17 +77,16 @@ class CallPlan:
         self.tracks = kind.tracked if kind.autograd else None
         """Tells whether autograd has to record a product of three arrays; None for arrays without autograd."""
         self._ready, self._kind, self._device = ready, kind, kernel.device
-        self._run, self._pointer, self._stream = kernel.laid(*lds), kind.pointer, kind.stream
+        self._pointer, self._stream, self._inside = kind.pointer, kind.stream, inside
         self._shape: tuple[int, ...] = kernel.problem.m, kernel.problem.n
         self._dims: Sequence[Dim] = ()
-        self._inside = inside
-        offsets: tuple[tuple[int, ...], ...] = (_AT,)
+        strides, offsets = None, _ONE
         if stack is not None:
             stack = stack.transposed if swapped else stack
-            self._shape, self._dims, offsets = stack.shape, stack.dims, stack.offsets
-            self._run = kernel.laid(*lds, stack.strides)
-            if offsets != (_AT,):
-                self._run = repeated(self._run, offsets)
+            self._shape, self._dims = stack.shape, stack.dims
+            strides, offsets = stack.strides, stack.offsets
+        run = kernel.laid(*lds, strides)
+        self._run = run if offsets == _ONE else repeated(run, offsets)
         self._index = None if place == "host" else int(place.partition(":")[2])
         """Number of the arrays' GPU, None for the processor's memory."""
         self._transposed, self._swapped = transposed, swapped

@@ -16,6 +16,7 @@ from products import (
     bits,
     check,
     check_askew,
+    check_batch,
     check_sizes,
     guarded,
     instance,
@@ -90,6 +91,7 @@ class ProductConformance:
         for argument, cases in {
             "name": [_case(name, self.fast_configs and name not in self.fast_configs) for name in self.configs],
             "turn": [_case(turn, turn > 0) for turn in range(len(self.turns))],
+            "batched": [_case(name, place > 0) for place, name in enumerate(self.configs)],
         }.items():
             if argument in metafunc.fixturenames:
                 metafunc.parametrize(argument, cases)
@@ -196,6 +198,21 @@ class ProductConformance:
         kernel = check_askew(4 if dtype == "float" else 8, lambda device: prepare(device, problem, config))
         assert (max(kernel.fit.alignment) > 1) == (kernel._unaligned is not None) == self.vectors
         assert kernel._unaligned is None or kernel._unaligned.fit.alignment == (1, 1, 1)
+
+    def test_a_batch(self, batched: str) -> None:
+        """Products of a batch along two dimensions, with gaps between rows and matrices; a config that serves none says
+        so."""
+        pair = self.pairs(batched)[0]
+        config, device = self.config(self.configs[batched], pair[1]), self.device(batched)
+        m, n, k = config.cta_tile
+        problem = replace(self.problem(config, (m + 1, max(1, n - 1), self.least_k + 2 * k + 1), pair), batch=6)
+        reasons = list(rejections(problem, config.unaligned, TYPICAL["host"]))
+        if reasons:
+            assert any("not of a batch" in reason for reason in reasons), reasons
+            return
+        kernel = prepare(device, problem, config, aligned=False)
+        for alpha, beta in SCALARS:
+            check_batch(kernel, alpha, beta)
 
     def test_accuracy(self, name: str) -> None:
         """The bound of the family's grade, and for IEEE arithmetic one that a shortened sum does not meet."""

@@ -1,5 +1,6 @@
 """Products run on a device with everything around the operands poisoned, and exact references for them."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from quick import QuickCompiler, compiled
+from tilewright.codegen.batch import Strides
 from tilewright.codegen.config import Config
 from tilewright.codegen.fit import Fit
 from tilewright.codegen.leaf import Edge
@@ -124,6 +126,34 @@ def check(kernel: Kernel, alpha: float, beta: float, extra: int, seed: int = 1) 
     got = run(kernel.device, kernel, a, b, c, alpha, beta, extra)
     wanted = exact(kernel.problem, a, b, c, alpha, beta)
     assert np.array_equal(got, wanted), (str(kernel.config), kernel.problem, alpha, beta, extra)
+
+
+def check_batch(kernel: Kernel, alpha: float, beta: float, gap: int = 3) -> None:
+    """Run a batch of 2 times some products on whole numbers: A is the same along the inner dimension, B along the outer
+    one, and `gap` rows and elements of NaN follow each matrix and row. Every bit has to be right."""
+    problem, xp = kernel.problem, kernel.device.xp
+    one, inner = replace(problem, batch=1), problem.batch // 2
+    operands = [integers(one, seed) for seed in range(problem.batch)]
+
+    def laid(matrices: list[NDArray[Any]]) -> Any:
+        rows, cols = matrices[0].shape
+        whole = np.full((len(matrices), rows + gap, cols + gap), np.nan, matrices[0].dtype)
+        whole[:, :rows, :cols] = matrices
+        return xp.asarray(whole)
+
+    a, b = laid([operands[0][0], operands[1][0]]), laid([each[1] for each in operands[:inner]])
+    c = laid([each[2] if beta else np.full_like(each[2], np.nan) for each in operands])
+    step_a, step_b, step_c = (math.prod(whole.shape[1:]) for whole in (a, b, c))
+    strides = Strides(inner, (step_a, 0), (0, step_b), (inner * step_c, step_c))
+    pointers = (whole.data.ptr if hasattr(whole.data, "ptr") else whole.ctypes.data for whole in (a, b, c))
+    with kernel.device.entered():
+        kernel.laid(*(whole.shape[2] for whole in (a, b, c)), strides)(0, False, *pointers, alpha, beta)
+        got = kernel.device.to_numpy(c)
+    for place, (_, _, before) in enumerate(operands):
+        wanted = exact(one, operands[place // inner][0], operands[place % inner][1], before, alpha, beta)
+        assert np.array_equal(got[place, : one.m, : one.n], wanted), (str(kernel.config), problem, place, alpha, beta)
+    got[:, : one.m, : one.n] = np.nan
+    assert np.isnan(got).all(), "wrote outside C"
 
 
 def check_sizes(kernels: Sequence[Kernel], sizes: Iterable[Sequence[int]], extras: Sequence[int] = (0, 1, 7)) -> None:

@@ -1,0 +1,179 @@
+"""The small family: batches of small matrices on the host device, planted faults, and rules."""
+
+import math
+import multiprocessing
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from products import SCALARS, TRANS, QuickDevice, check_batch, exact, integers
+from quick import compile_together
+from targets import TYPICAL
+from tilewright.codegen.errors import ConfigError
+from tilewright.codegen.families import parse
+from tilewright.codegen.legality import rejections
+from tilewright.codegen.problem import Problem
+from tilewright.codegen.source import KernelSource
+from tilewright.runtime.check.verify import Verifier
+from tilewright.runtime.device.cache import compile_cached
+from tilewright.runtime.product.kernel import Kernel, prepare
+
+CONFIGS = (
+    ("small:4x1x1,threads=64", (3, 3, 3)),
+    ("small:8x2x3,threads=64", (5, 7, 4)),
+    ("small:2x4x4,threads=128", (17, 9, 12)),
+    ("small:1x1x2,threads=64", (1, 6, 33)),
+    ("small:16x3x3,threads=512", (3, 3, 3)),
+)
+"""Configs and sizes: tiles of threads that divide C and that do not, one item a thread, several and less than one."""
+BEHIND = 4096
+"""Elements behind C."""
+WRONG = 3
+"""Exit status of a process whose products were wrong; a signal ends it below 0, an exception by 1."""
+OUTSIDE = 77.0
+"""Value of what lies around C."""
+
+
+def run(kernel: Kernel, alpha: float, beta: float, starts: int = 0) -> bool:
+    """Whether the products of matrices without gaps are right to the bit, and nothing behind C was written. A and B are
+    NaN where alpha is 0, and C where beta is. Operands begin `starts` elements behind an aligned address."""
+    problem, one = kernel.problem, replace(kernel.problem, batch=1)
+    operands = [integers(one, seed % 7) for seed in range(problem.batch)]
+
+    def laid(matrices: list[Any], poison: bool, around: float = np.nan) -> Any:
+        flat = np.concatenate([each.ravel() for each in matrices])
+        whole = np.full(flat.size + starts + BEHIND + 64, around, flat.dtype)
+        first = -whole.ctypes.data % 64 // flat.itemsize + starts
+        part = whole[first : first + flat.size]
+        part[:] = np.nan if poison else flat
+        return whole, part
+
+    (_, a), (_, b) = (laid([each[i] for each in operands], alpha == 0) for i in range(2))
+    whole, c = laid([each[2] for each in operands], beta == 0, OUTSIDE)
+    lds = problem.stored_a[1], problem.stored_b[1], problem.n
+    kernel.laid(*lds)(0, False, *(each.ctypes.data for each in (a, b, c)), alpha, beta)
+    wanted = np.concatenate([exact(one, *each, alpha, beta).ravel() for each in operands])
+    right = np.array_equal(c, wanted)
+    c[:] = OUTSIDE
+    return right and bool((whole == OUTSIDE).all())
+
+
+@pytest.mark.parametrize(("text", "shape"), CONFIGS)
+def test_products_of_every_layout(text: str, shape: tuple[int, int, int]) -> None:
+    """Batches around the products of a CTA, without gaps, with gaps and repeated operands, aligned and not."""
+    config, device = parse(text), QuickDevice()
+    kinds = [(dtype, trans) for dtype in ("float", "double") for trans in TRANS][:: 3 if math.prod(shape) > 300 else 1]
+    problems = [Problem(*shape, dtype, trans=trans, batch=6) for dtype, trans in kinds]
+    compile_together([(problem, config) for problem in problems])
+    for turn, problem in enumerate(problems):
+        each = config.tile.matrices  # type: ignore[attr-defined]
+        for batch in {2, each - 1, each, each + 1, 3 * each + 1} - {0, 1}:
+            kernel = prepare(device, replace(problem, batch=batch), config)
+            alpha, beta = SCALARS[(turn + batch) % 4]
+            assert run(kernel, alpha, beta), (problem, batch)
+        kernel = prepare(device, problem, config)
+        assert run(kernel, 1.0, 2.0, starts=1)
+        check_batch(kernel, *SCALARS[turn % 4])
+        assert kernel._unaligned is not None
+
+
+def test_accuracy() -> None:
+    problem = Problem(24, 20, 48, "float", batch=9)
+    device = QuickDevice()
+    verdict = Verifier(device, problem).check(prepare(device, problem, parse("small:4x4x4")).launch)
+    assert verdict.reason == ""
+    assert 0 < verdict.accuracy.worst <= 4 / (problem.k + 2) ** 0.5
+
+
+def test_infinities_stay_in_their_products() -> None:
+    problem, device = Problem(4, 4, 4, batch=5), QuickDevice()
+    kernel = prepare(device, problem, parse("small:2x2x2,threads=64"))
+    a, b, c = (np.ones((5, 4, 4), np.float32) for _ in range(3))
+    a[2, 1, 3], b[3, 0, 0] = np.inf, np.nan
+    kernel.laid(4, 4, 4)(0, False, *(each.ctypes.data for each in (a, b, c)), 1.0, 0.0)
+    assert np.array_equal(c, a @ b, equal_nan=True)
+
+
+FAULTS = (
+    ("guard of the last CTA lost", "int(min(Index(batch.count) - first, Index(kMatrices)))", "kMatrices"),
+    ("products of the first CTA for all", "Index(blockIdx.x) * kMatrices", "Index(0) * kMatrices"),
+    ("barrier before the products lost", "        __syncthreads();\n        multiply<", "        multiply<"),
+    ("barrier after the products lost", "c_tiles, products);\n        __syncthreads();", "c_tiles, products);"),
+    ("matrices too near in shared memory", "kMatrix = (kRows * kRow) | 1;", "kMatrix = kRows * kRow - 1;"),
+    ("last step of k dropped", "p < kK; ++p", "p < kK - 1; ++p"),
+    ("rows beyond C", "row + i < kM)", "row + i <= kM)"),
+    ("rest of a run lost", "e = vectors * kRun + threadIdx.x; e < count", "e = count; e < count"),
+    ("A and B read where alpha is 0", "if (alpha != Elem(0)) {", "if (true) {"),
+    ("C read where beta is 0", "beta == Elem(0) ? alpha * sum : ", ""),
+    ("inner step for the outer one", "batch.outer_step[x] +", "batch.inner_step[x] +"),
+    ("gaps ignored", "* ldc + within % kN", "* kN + within % kN"),
+)
+"""Changes of the text, each of which the products above must notice."""
+
+
+@pytest.mark.parametrize(("old", "new"), [each[1:] for each in FAULTS], ids=[each[0] for each in FAULTS])
+def test_faults_are_noticed(old: str, new: str) -> None:
+    assert not right_in_a_process(old, new)
+
+
+def right_in_a_process(old: str, new: str) -> bool:
+    """Whether products are right with a change of the text, in a process that the change may end."""
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=lambda: sys.exit(0 if right(old, new) else WRONG))
+    process.start()
+    process.join()
+    assert process.exitcode != 1, "the child ended by an exception"
+    return process.exitcode == 0
+
+
+def test_the_text_without_a_fault_passes() -> None:
+    assert right_in_a_process("kThreads", "kThreads")
+    assert right_in_a_process("ldc", "ldc")
+
+
+def right(old: str, new: str) -> bool:
+    """Whether products are right with a change of the text: of the instance for matrices with gaps, if it is in lines
+    of that one alone."""
+    gaps = any(word in old for word in ("ldc", "outer_step"))
+    problem, config, device = Problem(5, 7, 3, batch=10), parse("small:4x2x2,threads=64"), QuickDevice()
+    plain = prepare(device, problem, config, aligned=not gaps)
+    assert old in plain.source.code
+    changed = KernelSource(plain.source.name, plain.source.code.replace(old, new))
+    kernel = Kernel(device, problem, plain.fit, changed, compile_cached(device.compiler, changed))
+    return passes(kernel) if gaps else all(run(kernel, *each) for each in SCALARS)
+
+
+def passes(kernel: Kernel) -> bool:
+    """Whether products of matrices with gaps are right."""
+    try:
+        for alpha, beta in SCALARS:
+            check_batch(kernel, alpha, beta)
+    except AssertionError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "batch", "reason"),
+    [
+        ("small:", "8", 1, "there is a batch of products"),
+        ("small:1x1x1", "129", 2, "m, n and k lie within 1 and 128"),
+        ("small:4x1x1", "4x4x0", 2, "m, n and k lie within 1 and 128"),
+        ("small:4x8x1", "4", 2, "a thread computes 8 rows and 1 columns, and C has as many"),
+        ("small:16x2x2", "128", 2, "shared memory holds the matrices of 16 products"),
+    ],
+)
+@pytest.mark.fast
+def test_what_cannot_be_is_refused(text: str, shape: str, batch: int, reason: str) -> None:
+    reasons = list(rejections(Problem.parse(shape, batch=batch), parse(text), TYPICAL["sm_90a"]))
+    assert any(reason in each for each in reasons), reasons
+
+
+@pytest.mark.fast
+def test_a_config_without_a_batch_is_refused_in_one_line() -> None:
+    with pytest.raises(
+        ConfigError, match="small:16x2x2 cannot serve 8x8x8 float nn on host; required: there is a batch"
+    ):
+        prepare(QuickDevice(), Problem(8, 8, 8), parse("small:"))
