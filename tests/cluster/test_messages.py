@@ -1,4 +1,4 @@
-"""Messages between a client and its workers, read as strictly as records of the store, and the records that are sent."""
+"""Messages between a client and its workers, read as strictly as records of the store, and records that are sent."""
 
 import contextlib
 import json
