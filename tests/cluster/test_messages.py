@@ -1,4 +1,4 @@
-"""What passes between a client and its workers: messages, read as strictly as the store, and records."""
+"""Messages between a client and its workers, read as strictly as records of the store, and records that are sent."""
 
 import contextlib
 import json

@@ -9,12 +9,10 @@ from look_ups import DEVICES, GOLDEN, TOLERANCE, LookUps, changes, look_ups, pro
 from tilewright.codegen.problem import DType, Grade
 from tilewright.runtime.device.known import KNOWN
 
-pytestmark = pytest.mark.fast
-
 FILE = LookUps.parse((Path(__file__).parents[2] / GOLDEN).read_text())
 
 
-@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.fast), pytest.param(1, marks=pytest.mark.slow)])
 def test_untuned_products_run_what_the_golden_file_says(step: int) -> None:
     """A third of the problems, all of them where slow tests run."""
     rows = dict(itertools.islice(FILE.rows.items(), 0, None, step))
@@ -23,6 +21,7 @@ def test_untuned_products_run_what_the_golden_file_says(step: int) -> None:
         pytest.fail(summary, pytrace=False)
 
 
+@pytest.mark.fast
 def test_the_problems_are_of_every_kind() -> None:
     drawn = list(problems())
     assert len(drawn) == len(set(drawn)) == len(FILE.rows) == 300
@@ -38,6 +37,7 @@ def test_the_problems_are_of_every_kind() -> None:
     assert [info.key in KNOWN for info in DEVICES] == [True] * 5 + [False]
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(("column", "value", "line"), [
     (0, 1 + 2 * TOLERANCE, "any of the first 8 of 0, the expected time of 1, by up to 0.20%; of 144 beside"),
     (0, 1 + 0.5 * TOLERANCE, ""),
