@@ -45,6 +45,8 @@ class Config:
     """Place among the families: simple ones come first, and win ties."""
     tensor_cores: ClassVar[bool] = False
     """Whether its multiply-adds run on the tensor cores."""
+    batches_alone: ClassVar[bool] = False
+    """Whether the family serves batches alone, and no single product."""
     fit_rules: ClassVar[tuple[FitRule, ...]] = ()
     """Rules that vectors must keep, beside dividing the rows that they copy or store."""
     joined: ClassVar[tuple[tuple[str, tuple[str, ...]], ...]] = ()

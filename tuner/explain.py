@@ -68,7 +68,8 @@ def explain(problem: Problem, info: DeviceInfo, shelf: Store, spaces: Path | Non
     likely, choices = [choice.config for choice in ranked], read_spaces(spaces)
     allowed = candidates(Forecast(problem, info), choices, likely, likely if spaces is None else ()).configs
     counts = {each.family: sum(config.family == each.family for config in allowed) for each in choices}
-    lacking = [family for family, count in counts.items() if not count]
+    serving = {name for name, family in families().items() if problem.batch > 1 or not family.batches_alone}
+    lacking = [family for family, count in counts.items() if not count and family in serving]
     return Explained(
         problem=problem,
         device=info,

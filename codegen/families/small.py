@@ -35,7 +35,7 @@ class SmallTile:
 class SmallLaunch:
     """Size of CTAs."""
 
-    threads: int = option(256, 64, 128, 512, meaning="threads of a CTA")
+    block_threads: int = option(256, 64, 128, 512, meaning="threads of a CTA")
 
 
 def held(rows: int, cols: int) -> int:
@@ -74,6 +74,7 @@ class SmallConfig(Config):
     template = "small.cu.jinja"
     order = 8
     rules = _RULES
+    batches_alone = True
     pdl = True
     joined: ClassVar = (("", ("matrices", "thread_m", "thread_n")),)
 
@@ -82,7 +83,7 @@ class SmallConfig(Config):
 
     @property
     def block(self) -> tuple[int, int, int]:
-        return self.launch.threads, 1, 1
+        return self.launch.block_threads, 1, 1
 
     @property
     def cta_tile(self) -> tuple[int, int, int]:

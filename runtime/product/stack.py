@@ -101,7 +101,8 @@ def stacked(a: View, b: View, out: View | None, folds: bool = True) -> Stack:
     if out is not None:
         wanted = "x".join(map(str, shape)) or "without dimensions"
         check(out.shape == shape, f"out must be {wanted}, got shape {out.shape}", ShapeError)
-        check_written(out)
+        if stack:  # those of a matrix are looked at with its layout
+            check_written(out)
         out = _with_strides(out)
         out = _inserted(out, len(stack)) if row else out
         out = _inserted(out, len(stack) + 1) if col else out

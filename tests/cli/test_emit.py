@@ -77,7 +77,7 @@ def test_a_device_of_the_users_own_is_named_with_its_architecture(run: Run, kept
 def test_the_gpu_of_the_machine_is_the_target_where_none_is_named(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tilewright.cli.targets.choose", lambda selector: INFO)
+    monkeypatch.setattr("tilewright.cli.options.choose", lambda selector: INFO)
     ran = run("emit", "--shape", "1024", "-o", str(tmp_path))
     assert "1024x1024x1024 float nn for sm_90a" in ran.out
     assert "tuned on nvidia-h200" in ran.out

@@ -60,7 +60,7 @@ def test_what_a_person_writes(text: str, values: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("fast:1", "family must be one of naive, tiled, simt, skinny, dmma, mma, wgmma, tf32x3, got 'fast'"),
+        ("fast:1", "family must be one of naive, tiled, simt, skinny, dmma, mma, wgmma, tf32x3, small, got 'fast'"),
         ("simt:64x64", "the tile must read block_mxblock_nxblock_k, got '64x64'"),
         ("simt:speed=3", "simt has the parameters block_m, .*, got 'speed'"),
         ("simt:vec=4", "simt has no parameter 'vec': vectors and edges follow from the problem; leave it out"),

@@ -14,11 +14,11 @@ from targets import TYPICAL
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.emit import Layout, emit
 from tilewright.codegen.emitted import Emitted
-from tilewright.codegen.families import families, family_named, parse
+from tilewright.codegen.families import family_named, parse
 from tilewright.codegen.leaf import Edge
 from tilewright.codegen.problem import Grade, Problem
 from tilewright.runtime.device.detect import choose
-from variants import ODD, RAGGED, WHOLE, dtypes, edges
+from variants import ODD, RAGGED, WHOLE, dtypes, edges, product_families
 
 NVCC, CMAKE = shutil.which("nvcc"), shutil.which("cmake")
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
@@ -93,7 +93,7 @@ def one_unit(folder: Path, files: Sequence[Path]) -> Path:
 @needs_nvcc
 def test_every_family_and_edge_compiles_without_a_warning(tmp_path: Path) -> None:
     files = []
-    for family in families():
+    for family in product_families():
         dtype = dtypes(family_named(family))[-1].value
         kernels = tuple((*kernel, dtype) for kernel in KERNELS if kernel[0].startswith(f"{family}:"))
         assert len(kernels) >= len(edges(family))
@@ -216,7 +216,7 @@ def own_arch() -> str:
 
 @pytest.mark.gpu
 @needs_nvcc
-@pytest.mark.parametrize("family", families())
+@pytest.mark.parametrize("family", product_families())
 def test_self_tests_pass(tmp_path: Path, family: str) -> None:
     texts = tuple(each for each in SERVED if each[0].startswith(f"{family}:"))
     program = build(tmp_path, bundle(texts, ("nn", "nt", "tn", "tt")), arch=own_arch())
@@ -228,7 +228,7 @@ def test_self_tests_pass(tmp_path: Path, family: str) -> None:
 @pytest.mark.gpu
 @needs_nvcc
 @needs_sanitizer
-@pytest.mark.parametrize("family", families())
+@pytest.mark.parametrize("family", product_families())
 def test_sanitizers_find_nothing(tmp_path: Path, family: str) -> None:
     texts = tuple(each for each in SERVED if each[0].startswith(f"{family}:"))
     program = build(tmp_path, bundle(texts, ("nt",)), "-O3", "-lineinfo", arch=own_arch())

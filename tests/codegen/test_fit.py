@@ -8,13 +8,13 @@ import pytest
 from targets import TYPICAL
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ConfigError
-from tilewright.codegen.families import families, parse
+from tilewright.codegen.families import parse
 from tilewright.codegen.fit import WIDTHS, Fit, FitRule, keeps
 from tilewright.codegen.leaf import Edge
 from tilewright.codegen.legality import fitted
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.store.store import Store
-from variants import coarse, combinations, dtypes
+from variants import coarse, combinations, dtypes, product_families
 
 pytestmark = pytest.mark.fast
 
@@ -130,7 +130,7 @@ def outcomes() -> list[tuple[str, list[str]]]:
     return found
 
 
-RULES = [(family, rule) for family in families().values() for rule in family.fit_rules]
+RULES = [(family, rule) for family in product_families().values() for rule in family.fit_rules]
 
 
 @pytest.mark.parametrize(("family", "rule"), RULES, ids=[f"{kind.family}: {rule.reason[:40]}" for kind, rule in RULES])
@@ -177,7 +177,7 @@ def all_widths() -> tuple[tuple[int, int, int], ...]:
     return tuple(itertools.product(WIDTHS, WIDTHS, WIDTHS))
 
 
-@pytest.mark.parametrize("family", families().values(), ids=families())
+@pytest.mark.parametrize("family", product_families().values(), ids=product_families())
 def test_it_is_the_widest_that_keeps_the_rules_and_none_where_no_widths_do(family: type[Config]) -> None:
     fits = 0
     for (config, problem), aligned in itertools.product(sample(family), (True, False)):
@@ -202,7 +202,7 @@ def elements(fit: Fit) -> int:
     return fit.vec_a * fit.vec_b * fit.vec_c
 
 
-@pytest.mark.parametrize("family", families().values(), ids=families())
+@pytest.mark.parametrize("family", product_families().values(), ids=product_families())
 def test_tiles_divide_the_sizes_of_exact_instances_and_of_no_others(family: type[Config]) -> None:
     for config, problem in sample(family):
         policy = config.typed.get("edge", "fit")

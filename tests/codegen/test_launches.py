@@ -12,7 +12,8 @@ from stored import shipped
 from tilewright.codegen.bundle import Served, general_fit
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import parse
-from tilewright.codegen.fit import Fit, whole
+from tilewright.codegen.fit import Fit
+from tilewright.codegen.leaf import Edge
 from tilewright.codegen.legality import fitted, serves
 from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.codegen.source import MOST_LIMITED
@@ -40,7 +41,7 @@ def shapes(problem: Problem, config: Config, number: int) -> Iterator[tuple[Prob
     m, n, k = problem.m, problem.n, problem.k
     tile_m, tile_n, _ = config.cta_tile
     limited, streaming = GPU.sm_count * MOST_LIMITED, GPU.sm_count * max(1, config.stream_ctas_per_sm)
-    step_m, step_n, step_k = (max(4, each) if whole(problem, config) else 4 for each in config.multiples)
+    step_m, step_n, step_k = (max(4, each) if config.edge_of(problem) is Edge.EXACT else 4 for each in config.multiples)
     general = config.unaligned
     every = (
         (config, m, n, k),

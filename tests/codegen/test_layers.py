@@ -70,8 +70,9 @@ def test_codegen_needs_the_standard_library_and_jinja2_alone(path: Path) -> None
 
 FAMILIES_MAY_BE_NAMED = ("codegen/families/", "codegen/mechanisms/", "tuner/choose/features.py")
 GROUPS = {"tile", "pipeline", "split", "epilogue", "launch"}
-SHARED = {"edge", "mode", "parts", "reduce"}
-"""Parameters that are no family's own: what happens at the edges, and how CTAs share out the work."""
+SHARED = {"edge", "mode", "parts", "reduce", "small"}
+"""Parameters that are no family's own: what happens at the edges, and how CTAs share out the work; and a family whose
+name a suite has too."""
 
 
 def family_words(path: Path) -> set[str]:

@@ -9,7 +9,6 @@ from machine_code import GOLDEN, TARGET, Entry, Golden, current, difference, is_
 from nvrtc import TARGETS, MachineCode, Row, assert_as_predicted, assert_facts_as_predicted, variants
 from targets import TYPICAL
 from tilewright.codegen.config import Config
-from tilewright.codegen.families import families
 from tilewright.codegen.legality import serves
 from tilewright.codegen.mechanisms.blocked import registers_held_to
 from tilewright.codegen.problem import DType, Problem
@@ -18,7 +17,7 @@ from tilewright.codegen.source import KernelSource
 from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.elf import code_digest
 from tilewright.runtime.store.store import Store
-from variants import instance_of, instance_text, variant
+from variants import instance_of, instance_text, product_families, variant
 
 TEXT = GOLDEN.read_text()
 FILE = Golden.parse(TEXT)
@@ -58,7 +57,7 @@ def test_it_holds_both_kernels_of_every_record_that_ships_and_drawn_ones_of_ever
     assert shipped == {entry.kernel for entry in INSTANCES if entry in FILE.shipped}
     assert len(FILE.drawn) == machine_code.DRAWN
     drawn = [instance_of(entry.kernel) for entry in FILE.drawn]
-    assert {fit.config.family for _, fit in drawn} == set(families())
+    assert {fit.config.family for _, fit in drawn} == set(product_families())
     assert {problem.dtype for problem, _ in drawn} == set(DType)
     assert {problem.trans for problem, _ in drawn} == {"nn", "nt", "tn", "tt"}
     assert all(is_legal(*each) for each in drawn)
@@ -149,8 +148,8 @@ def sample() -> list[Row]:
     """The same variants each time, as many of each family and the same for every target that has the instructions."""
     generator = random.Random(1)
     chosen = []
-    for i, family in enumerate(families().values()):
-        count = VARIANTS // len(families()) + (i < VARIANTS % len(families()))
+    for i, family in enumerate(product_families().values()):
+        count = VARIANTS // len(product_families()) + (i < VARIANTS % len(product_families()))
         chosen += generator.sample(list(variants(family)), count)
     rows = [(text, target) for text in chosen for target in TARGETS]
     return [row for row in rows if is_offered(*row)]
@@ -167,7 +166,7 @@ def is_offered(text: str, target: str) -> bool:
 def test_compiled_variants_are_what_was_predicted() -> None:
     rows = sample()
     assert len(rows) > VARIANTS * (len(TARGETS) - 2)
-    assert {instance_of(text)[1].config.family for text, _ in rows} == set(families())
+    assert {instance_of(text)[1].config.family for text, _ in rows} == set(product_families())
     assert_as_predicted(rows)
 
 

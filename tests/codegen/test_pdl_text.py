@@ -8,16 +8,15 @@ from targets import TYPICAL
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.config import Config
 from tilewright.codegen.emit import emit
-from tilewright.codegen.families import families
 from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import LaunchConfig
-from variants import ODD, WHOLE, changed, coarse, edges, variant
+from variants import ODD, WHOLE, changed, coarse, edges, product_families, variant
 
 TARGET = TYPICAL["sm_90a"]
 CONFIGS = (
-    *(kernel for family in families() for kernel in edges(family)),
+    *(kernel for family in product_families() for kernel in edges(family)),
     ("simt:load=cp_async,stages=3,split_k=12,slices=2", ODD),
     ("skinny:split_k=4", ODD),
     ("skinny:load=cp_async,stages=4", ODD),

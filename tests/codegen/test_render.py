@@ -10,11 +10,11 @@ from targets import TYPICAL
 from tilewright.codegen.config import Config
 from tilewright.codegen.environment import environment, tidy
 from tilewright.codegen.errors import ConfigError
-from tilewright.codegen.families import families, parse
+from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import kernel_name, render
 from tilewright.codegen.source import KernelSource
-from variants import RAGGED, coarse, dtypes, edges, variant
+from variants import RAGGED, coarse, dtypes, edges, product_families, variant
 
 SM_90 = TYPICAL["sm_90a"]
 
@@ -24,7 +24,7 @@ def source(text: str, shape: str = "1024x768x512", dtype: str = "float", trans: 
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize(("text", "shape"), [pair for family in families() for pair in edges(family)])
+@pytest.mark.parametrize(("text", "shape"), [pair for family in product_families() for pair in edges(family)])
 def test_text_says_what_it_is_and_how_it_is_launched(text: str, shape: str) -> None:
     config, pads = variant(text), "pad" in text
     problem = coarse(Problem.parse(shape, dtypes(type(config))[0]))
@@ -74,7 +74,7 @@ def test_config_that_cannot_serve_is_refused_before_rendering() -> None:
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("family", families().values(), ids=families())
+@pytest.mark.parametrize("family", product_families().values(), ids=product_families())
 def test_constants_are_parameters_with_their_meaning_and_each_is_used(family: type[Config]) -> None:
     config = variant(f"{family.family}:")
     code = render(coarse(Problem.parse("1024x768x512", dtypes(family)[0])), config, SM_90).code

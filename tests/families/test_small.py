@@ -21,11 +21,11 @@ from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.product.kernel import Kernel, prepare
 
 CONFIGS = (
-    ("small:4x1x1,threads=64", (3, 3, 3)),
-    ("small:8x2x3,threads=64", (5, 7, 4)),
-    ("small:2x4x4,threads=128", (17, 9, 12)),
-    ("small:1x1x2,threads=64", (1, 6, 33)),
-    ("small:16x3x3,threads=512", (3, 3, 3)),
+    ("small:4x1x1,block_threads=64", (3, 3, 3)),
+    ("small:8x2x3,block_threads=64", (5, 7, 4)),
+    ("small:2x4x4,block_threads=128", (17, 9, 12)),
+    ("small:1x1x2,block_threads=64", (1, 6, 33)),
+    ("small:16x3x3,block_threads=512", (3, 3, 3)),
 )
 """Configs and sizes: tiles of threads that divide C and that do not, one item a thread, several and less than one."""
 BEHIND = 4096
@@ -89,7 +89,7 @@ def test_accuracy() -> None:
 
 def test_infinities_stay_in_their_products() -> None:
     problem, device = Problem(4, 4, 4, batch=5), QuickDevice()
-    kernel = prepare(device, problem, parse("small:2x2x2,threads=64"))
+    kernel = prepare(device, problem, parse("small:2x2x2,block_threads=64"))
     a, b, c = (np.ones((5, 4, 4), np.float32) for _ in range(3))
     a[2, 1, 3], b[3, 0, 0] = np.inf, np.nan
     kernel.laid(4, 4, 4)(0, False, *(each.ctypes.data for each in (a, b, c)), 1.0, 0.0)
@@ -137,7 +137,7 @@ def right(old: str, new: str) -> bool:
     """Whether products are right with a change of the text: of the instance for matrices with gaps, if it is in lines
     of that one alone."""
     gaps = any(word in old for word in ("ldc", "outer_step"))
-    problem, config, device = Problem(5, 7, 3, batch=10), parse("small:4x2x2,threads=64"), QuickDevice()
+    problem, config, device = Problem(5, 7, 3, batch=10), parse("small:4x2x2,block_threads=64"), QuickDevice()
     plain = prepare(device, problem, config, aligned=not gaps)
     assert old in plain.source.code
     changed = KernelSource(plain.source.name, plain.source.code.replace(old, new))

@@ -311,7 +311,7 @@ def reasons(text: str, problem: str = "1024", accuracy: str = "elementwise", arc
 
 
 def test_it_serves_what_need_not_be_ieee_in_float() -> None:
-    assert reasons("", accuracy="ieee") == ["results need not be more accurate than elementwise"]
+    assert reasons("", accuracy="ieee") == ["accuracy is no finer than the config's, elementwise"]
     assert reasons("", accuracy="normwise") == reasons("") == []
     assert reasons("", "64x64x1", "normwise") == []
     double = Problem.parse("1024", "double")

@@ -85,8 +85,8 @@ Case = tuple[Any, Any, dict[str, Any], type[Exception], str]
 # fmt: off
 SHAPES: dict[str, Case] = {
     "inner dimensions": (A, np.ones((7, 5), F32), {}, ShapeError, "inner dimensions differ: a is 4x6, b is 7x5"),
-    "one dimension": (A[0], B, {}, ShapeError, "a must be two-dimensional, got shape (6,)"),
-    "three dimensions": (A, np.ones((2, 6, 5), F32), {}, ShapeError, "b must be two-dimensional, got shape (2, 6, 5)"),
+    "no dimension": (np.float32(1), B, {}, ArgumentTypeError, "a must be a NumPy, CuPy or torch array"),
+    "stacks": (np.ones((2, 4, 6), F32), np.ones((3, 6, 5), F32), {}, ShapeError, "which do not broadcast"),
     "out": (A, B, {"out": np.zeros((5, 4), F32)}, ShapeError, "out must be 4x5, got shape (5, 4)"),
     "flat out": (A, B, {"out": np.zeros(20, F32)}, ShapeError, "out must be 4x5, got shape (20,)"),
     "beta without out": (A, B, {"beta": 0.5}, ShapeError, "beta is 0.5, so out must be given"),

@@ -12,7 +12,7 @@ import pytest
 from machine_code import GOLDEN, Golden
 from targets import TYPICAL
 from tilewright.codegen.errors import CompileError
-from tilewright.codegen.families import families, parse
+from tilewright.codegen.families import parse
 from tilewright.codegen.fit import Fit
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import instances, render
@@ -20,7 +20,7 @@ from tilewright.codegen.source import KernelSource
 from tilewright.runtime.device import host_compiler
 from tilewright.runtime.device.host_compiler import HostCompiler, translation_unit
 from tilewright.tuner.bench import concatenated
-from variants import WHOLE, coarse, edges, instance_of, variant
+from variants import WHOLE, coarse, edges, instance_of, product_families, variant
 
 ROOT = Path(__file__).parents[2]
 BEGIN = f"// ---- Instructions (PTX) {'-' * 89}\n"
@@ -57,7 +57,7 @@ def kernels() -> Iterator[KernelSource]:
     """Texts of golden files, of every family at edges of matrices, of further configs, and drawn ones."""
     known: dict[str, tuple[str, str]] = regenerate()["KERNELS"]
     rows = [(parse(text), shape, "nn") for text, shape in known.values()]
-    more = [*(pair for family in families() for pair in edges(family)), *((text, WHOLE) for text in CONFIGS)]
+    more = [*(pair for family in product_families() for pair in edges(family)), *((text, WHOLE) for text in CONFIGS)]
     rows += [(variant(text), shape, trans) for (text, shape), trans in product(more, TRANS)]
     for config, shape, trans in rows:
         dtype = "double" if config.family == "dmma" else "float"
@@ -90,7 +90,7 @@ def parts(text: str) -> tuple[str, str, str]:
 def test_there_are_kernels_of_every_family_and_all_that_prepare() -> None:
     names = {source.name for source in sources().values()}
     assert len(names) > 200
-    for family in families():
+    for family in product_families():
         assert any(name.startswith(f"gemm_{family}_") for name in names), family
     for first in ("pad_f32", "pack_a", "pack_b", "pack_ab", "split_fp16x3", "split_bf16x6"):
         assert any(name.startswith(first) for name in names), first

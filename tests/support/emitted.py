@@ -13,11 +13,11 @@ from targets import TYPICAL
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.emit import Layout, emit
 from tilewright.codegen.emitted import Emitted
-from tilewright.codegen.families import families, family_named, parse
+from tilewright.codegen.families import family_named, parse
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device import host_compiler
 from tilewright.runtime.device.host_compiler import _KERNEL, on_host
-from variants import ODD, WHOLE, dtypes, edges
+from variants import ODD, WHOLE, dtypes, edges, product_families
 
 _NAMESPACE = re.compile(r"^namespace \w+::(\w+) \{\n(.*?)^\}  // namespace \w+::\1$", re.DOTALL | re.MULTILINE)
 """Kernels of one config, or one that prepares operands, within the bundle's namespace."""
@@ -135,7 +135,7 @@ def passes(*command: str | Path) -> str:
 # ---- Kernels ----------------------------------------------------------------------------------------------------
 
 
-KERNELS = [kernel for family in families() for kernel in edges(family)]
+KERNELS = [kernel for family in product_families() for kernel in edges(family)]
 KERNELS += [
     ("simt:64x64x8,thread=4,load=registers,stages=2,fragments=single", ODD),
     ("simt:split_k=3,l2_prefetch,min_ctas=2", ODD),

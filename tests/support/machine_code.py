@@ -41,14 +41,13 @@ from typing import Any
 from nvrtc import MachineCode, compiled, variants
 from targets import TYPICAL
 from tilewright.codegen.errors import ConfigError
-from tilewright.codegen.families import families
 from tilewright.codegen.fit import Fit
 from tilewright.codegen.legality import fitted, serves
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import KernelSource
 from tilewright.runtime.store.store import Store
-from variants import instance_of, instance_text
+from variants import instance_of, instance_text, product_families
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "machine_code.tsv"
@@ -189,7 +188,7 @@ def draw(before: Sequence[str]) -> list[str]:
     """Kernels of each family in turn: the family's kernels among those drawn before, then others of all dtypes and
     transposes, the same in each run."""
     generator, pools = random.Random(1), []
-    for name, family in families().items():
+    for name, family in product_families().items():
         old = [kernel for kernel in before if instance_of(kernel)[1].config.family == name]
         pool = list(variants(family))
         pools.append(list(dict.fromkeys([*old, *generator.sample(pool, min(DRAWN, len(pool)))])))

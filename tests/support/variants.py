@@ -10,7 +10,7 @@ from typing import Any
 from search_spaces import sampled
 from targets import TYPICAL
 from tilewright.codegen.config import Config
-from tilewright.codegen.families import family_named, parse
+from tilewright.codegen.families import families, family_named, parse
 from tilewright.codegen.fit import Fit
 from tilewright.codegen.leaf import Edge, Leaf, Value
 from tilewright.codegen.legality import rejections
@@ -94,6 +94,11 @@ def dtypes(family: type[Config]) -> list[DType]:
     return [
         dtype for dtype in DType if not list(rejections(coarse(Problem(1, 1, 1, dtype)), family(), TYPICAL["sm_90a"]))
     ]
+
+
+def product_families() -> dict[str, type[Config]]:
+    """The families that serve single products, by name: one may serve batches alone."""
+    return {name: family for name, family in families().items() if dtypes(family)}
 
 
 WHOLE, RAGGED, ODD = "1024x768x512", "1020x764x516", "1021x767x509"
