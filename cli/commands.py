@@ -10,7 +10,7 @@ import click
 
 from ..codegen.arch import ARCHES
 from ..codegen.errors import nearest_of
-from ..codegen.problem import DType, Grade
+from ..codegen.problem import INT_MAX, DType, Grade
 from ..tuner.settings import BENCH_SECONDS, EFFORTS, SAMPLERS
 from . import completion
 from .values import OutputFile, PathValue, number, sizes, variant, workers
@@ -168,10 +168,12 @@ suite = _option("SUITE", "--suite", help=_SUITE, shell_complete=completion.suite
 _STORE = "Folder of tuned records; without it TILEWRIGHT_STORE, else the user's own."
 store = _option("FOLDER", "--store", type=FOLDER, help=_STORE)
 accuracy = _accuracy("Accuracy that a float product must have.", default="ieee")
+batch = _option("N", "--batch", type=click.IntRange(1, INT_MAX), default=1, help="Products of the shape in one call.")
 kind = _all(
     _dtype("Type of the elements.", default="float"),
     _trans("Transposes of A and B: n takes a matrix as it is, t its transpose.", default="nn"),
     accuracy,
+    batch,
 )
 device = _device("Device: auto, cuda, cuda:N or host, which is the processor; auto takes a GPU where there is one.")
 targets = _all(
@@ -198,11 +200,12 @@ selection = _all(
     _dtype("Select this type of elements."),
     _trans("Select these transposes of A and B."),
     _accuracy("Select products that must have this accuracy."),
+    _option("N", "--batch", type=click.IntRange(1, INT_MAX), help="Select batches of so many products."),
     _device_key("Select this device, such as nvidia-h200."),
 )
 """Options of a Selection, but for its shapes."""
 
-PROBLEMS = ("shapes", "suite", "m", "n", "k", "dtype", "trans", "accuracy")
+PROBLEMS = ("shapes", "suite", "m", "n", "k", "dtype", "trans", "accuracy", "batch")
 """Arguments of `options.problems_of`, by their options."""
 _ROWS = "Rows of C: one size, or START:STOP:STEP with both ends; needs --n and --k."
 problems = _all(

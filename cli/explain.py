@@ -73,7 +73,7 @@ def show_explained(console: Console, explained: Explained) -> None:
         head.append(f"  vendor: its library serves instead, unless vendor='never', by {explained.handover.why}")
     elif lookup.origin != "exact":
         head.append("  vendor: its library is timed beside this at first use, the faster one serves")
-    nearest = ", ".join(f"{record.problem.shape} ({away:.2f})" for record, away in explained.near)
+    nearest = ", ".join(f"{record.problem.title} ({away:.2f})" for record, away in explained.near)
     if nearest and lookup.origin != "exact":
         head.append(f"  near records, doublings away: {nearest}")
     counts = ", ".join(f"{count:,} {name}" for name, count in explained.variants)
@@ -185,7 +185,7 @@ def _json(explained: Explained) -> dict[str, Any]:
             "regret": explained.lookup.regret,
             "vendor": explained.handover and dataclasses.asdict(explained.handover),
         },
-        "near": [{"shape": record.problem.shape, "doublings": away} for record, away in explained.near],
+        "near": [{"shape": record.problem.title, "doublings": away} for record, away in explained.near],
         "measured_us": measured_us,
         "expected_over_measured": measured_us and explained.expected_us and explained.expected_us / measured_us,
         "variants": dict(explained.variants),

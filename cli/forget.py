@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,7 +20,7 @@ def forget_command(
     cache: bool,
     yes: bool,
     store: Path | None,
-    **kind: str | None,
+    **kind: Any,
 ) -> int:
     """Remove the records, journals and compiled kernels, and return the exit status; `kind` has the options of a
     Selection."""

@@ -33,6 +33,7 @@ class Selection:
     trans: str | None
     accuracy: str | None
     device_key: str | None
+    batch: int | None = None
 
     def __post_init__(self) -> None:
         """Normalize shapes and dtype. Raises ShapeError or ArgumentTypeError for wrong ones."""
@@ -43,15 +44,17 @@ class Selection:
 
     def takes(self, device_key: str, problem: Problem) -> bool:
         """Whether a product on a device is selected."""
-        selected = self.dtype, self.trans, self.accuracy, self.device_key
-        values = problem.dtype.value, problem.trans, problem.accuracy, device_key
+        selected = self.dtype, self.trans, self.accuracy, self.device_key, self.batch
+        values = problem.dtype.value, problem.trans, problem.accuracy, device_key, problem.batch
         is_kind = all(wanted in (None, value) for wanted, value in zip(selected, values))
         return is_kind and (self.shapes is None or problem.shape in self.shapes)
 
     @property
     def words(self) -> str:
         """The selection as the end of a sentence, ` for 64x64x64 float on nvidia-h200`; empty where it selects all."""
-        words = [word for word in (", ".join(self.shapes or ()), self.dtype, self.trans, self.accuracy) if word]
+        batch = f"batch {self.batch}" if self.batch else None
+        named = ", ".join(self.shapes or ()), self.dtype, self.trans, self.accuracy, batch
+        words = [word for word in named if word]
         return (f" for {' '.join(words)}" if words else "") + (f" on {self.device_key}" if self.device_key else "")
 
 

@@ -153,7 +153,7 @@ class BenchShown(Shown):
 
     def begun(self, problem: Problem) -> None:
         """Name the shape in what is drawn."""
-        self._now = problem.shape
+        self._now = problem.title
 
     def measured(self, result: BenchResult) -> None:
         """Write the file, and print the last row."""
@@ -176,7 +176,7 @@ class BenchShown(Shown):
         ratios = "".join(f", {figure(rival.ratio)} x {TITLES[rival.key]}" for rival in row.rivals if rival.ratio)
         ratios = ", too noisy for a ratio" if row.noisy else ratios
         outcome = f"{figure(row.ours_us)} us{ratios}" if row.ok else f"{row.status.value}, {row.reason}"
-        return [*texts, f"{self.done}/{self.total} {row.problem.shape}: {outcome}"]
+        return [*texts, f"{self.done}/{self.total} {row.problem.title}: {outcome}"]
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ def report_command(
     dtype: str,
     trans: str,
     accuracy: str,
+    batch: int,
     device_key: str | None,
     recording: Path | None,
     results: Path | None,
@@ -43,9 +44,10 @@ def report_command(
     else:
         is_named = shape is not None or bool(recording or results)
         check(is_named, "report needs a tuning or a bench; name it by --shape, --recording, --results or --bench")
-        problem = Problem.parse(shape, dtype, trans, accuracy) if shape is not None else None
+        problem = Problem.parse(shape, dtype, trans, accuracy, batch=batch) if shape is not None else None
         words += ["--dtype", dtype, "--trans", trans] if shape else []
         words += ["--accuracy", accuracy] if problem and problem.accuracy is not Grade.IEEE else []
+        words += ["--batch", str(batch)] if problem and batch > 1 else []
         words += [*(("--store", str(store)) if store else ()), *(("--ncu",) if ncu else ())]
         data = tuning.tuning_of(Store(store), problem, device_key, recording, results)
         counters, missing = _counters(data) if ncu else ({}, "")

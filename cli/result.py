@@ -163,11 +163,12 @@ def _commands(problem: Problem, info: DeviceInfo, store: Path | None, width: int
     accuracy = f" --accuracy {problem.accuracy}" if problem.accuracy is not Grade.IEEE else ""
     emit = f"tilewright emit --shape {problem.shape} --dtype {dtype}{turned}{accuracy} --device {info.selector}"
     emit += f"{folder} -o out"
-    show = f"tilewright show --shape {problem.shape} --dtype {dtype}{accuracy}{folder}"
+    batch = f" --batch {problem.batch}" if problem.batch > 1 else ""
+    show = f"tilewright show --shape {problem.shape} --dtype {dtype}{accuracy}{batch}{folder}"
     where = f', device="{info.selector}"' + (f", store={json.dumps(str(store))}" if store else "")
     python = load_command(problem, where)
     broken = python.replace("; ", "\n", 1)  # the shell and Python accept two lines as well
-    return show if info.arch.is_host else emit, python if len(python) + 2 <= width else broken
+    return show if info.arch.is_host or batch else emit, python if len(python) + 2 <= width else broken
 
 
 def show_replay(console: Console, replayed: Replayed) -> None:

@@ -5,6 +5,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -32,7 +33,7 @@ def show_command(
     json_file: Path | None,
     as_csv: bool,
     store: Path | None,
-    **kind: str | None,
+    **kind: Any,
 ) -> None:
     """Print the records, as a table, JSON or comma-separated values; `kind` has the options of a Selection."""
     check(not (json_file and as_csv), "--json and --csv exclude each other; leave out one")
@@ -112,7 +113,7 @@ def record_lines(width: int, records: Sequence[Record], *, devices: bool = False
         return [figure(figure_of(record)) for record in records]
 
     columns = [
-        Column("M x N x K", [problem.shape for problem in problems], left=True),
+        Column("M x N x K", [problem.title for problem in problems], left=True),
         Column("type", [f"{problem.dtype.value} {problem.trans}" for problem in problems], left=True),
         Column("us", figures(lambda record: record.median_us)),
         Column("GFLOP/s", figures(lambda record: record.gflops), 1),

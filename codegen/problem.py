@@ -239,6 +239,11 @@ class Problem:
         return f"{self.m}x{self.n}x{self.k}"
 
     @property
+    def title(self) -> str:
+        """The sizes for a table: `MxNxK`, and of a batch `MxNxK x200`."""
+        return self.shape if self.batch == 1 else f"{self.shape} x{self.batch}"
+
+    @property
     def transposed(self) -> "Problem":
         """The problem of C^T = op(B)^T op(A)^T: its A is stored as B is here, its B as A."""
         return replace(self, m=self.n, n=self.m, trans_a=not self.trans_b, trans_b=not self.trans_a)

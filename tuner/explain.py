@@ -87,8 +87,8 @@ def explain(problem: Problem, info: DeviceInfo, shelf: Store, spaces: Path | Non
 
 def _serves(tuned: Problem, problem: Problem) -> bool:
     """Whether the record of one product may serve another, whatever their sizes."""
-    kind = tuned.dtype, tuned.trans
-    return kind == (problem.dtype, problem.trans) and tuned.accuracy.keeps(problem.accuracy)
+    kind = tuned.dtype, tuned.trans, tuned.batch > 1
+    return kind == (problem.dtype, problem.trans, problem.batch > 1) and tuned.accuracy.keeps(problem.accuracy)
 
 
 def _why(

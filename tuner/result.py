@@ -18,6 +18,7 @@ def load_command(problem: Problem, more: str = "") -> str:
     arguments = f'"{problem.shape}", dtype="{problem.dtype.value}"'
     arguments += f', trans="{problem.trans}"' if problem.trans != "nn" else ""
     arguments += "" if problem.accuracy is Grade.IEEE else f', accuracy="{problem.accuracy}"'
+    arguments += "" if problem.batch == 1 else f", batch={problem.batch}"
     return f"python -c {shlex.quote(f'import tilewright; print(tilewright.load({arguments}{more}))')}"
 
 

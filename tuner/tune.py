@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import NoneType
+from typing import SupportsIndex
 
 from ..codegen.config import Config
 from ..codegen.errors import StoreError, TuningError, check, check_path, check_type, nearest_of
@@ -39,6 +40,7 @@ def tune(
     trans_a: bool | None = None,
     trans_b: bool | None = None,
     accuracy: GradeLike | None = None,
+    batch: SupportsIndex | None = None,
     device: DeviceName = "auto",
     effort: Effort = "normal",
     trials: int | None = None,
@@ -69,6 +71,7 @@ def tune(
         trans_a: whether A is stored k x m, in place of `trans`.
         trans_b: whether B is stored n x k, in place of `trans`.
         accuracy: ieee, or for float elementwise or normwise; None for ieee.
+        batch: products of the shape in one call, whose matrices follow each other; None for one.
         device: auto (the first GPU, else the processor), cuda, cuda:N or host.
         effort: quick, normal or full: at most 64, 320 or 100,000 trials and 20, 45 or 900 s; the search ends before
             where its next 40 variants are expected to save less than 1%, 0.3% or 0.03%, full after 400 trials.
@@ -100,7 +103,7 @@ def tune(
     from .search.study import check_sampler
 
     started = time.monotonic()
-    problem = Problem.parse(problem, dtype, trans, accuracy, trans_a=trans_a, trans_b=trans_b)
+    problem = Problem.parse(problem, dtype, trans, accuracy, trans_a=trans_a, trans_b=trans_b, batch=batch)
     budget = _budget(effort, trials, seconds)
     _check_options(keep, seed, progress, replace)
     check_sampler(sampler)

@@ -103,7 +103,7 @@ def draw_ratios(result: BenchResult, axes: Any, palette: Palette, narrow: bool) 
         if not points:  # a file may have ratios without intervals
             continue
         words = f"x {TITLES[key]}" + (", a kernel in between" if kind else "")
-        texts = [f"{rows[y].problem.shape}: {r:.3f} {words} ({low:.3f}..{high:.3f})" for y, r, low, high in points]
+        texts = [f"{rows[y].problem.title}: {r:.3f} {words} ({low:.3f}..{high:.3f})" for y, r, low, high in points]
         ys, ratios, lows, highs = zip(*points)
         ends += [*lows, *highs]
         below = [max(0.0, ratio - low) for ratio, low in zip(ratios, lows)]
@@ -153,12 +153,12 @@ def draw_speeds(result: BenchResult, axes: Any, palette: Palette, narrow: bool) 
         style = {"markersize": size, "markeredgewidth": 0, "color": palette.series[place % len(palette.series)]}
         title = TITLES.get(name, "tilewright")
         (line,) = axes.plot(xs, ys, marker, label=title, zorder=3, **style)
-        drawn.append((line, [f"{rows[y].problem.shape}: {title} {tflops:.4g} TFLOP/s" for y, tflops in points]))
+        drawn.append((line, [f"{rows[y].problem.title}: {title} {tflops:.4g} TFLOP/s" for y, tflops in points]))
     if limits:
         ys, xs = zip(*limits)
         style = {"markersize": 14, "markeredgewidth": 2, "color": palette.muted}
         (line,) = axes.plot(xs, ys, "|", label="the device's limit", zorder=2, **style)
-        texts = [f"{rows[y].problem.shape}: at most {tflops:.4g} TFLOP/s on this device" for y, tflops in limits]
+        texts = [f"{rows[y].problem.title}: at most {tflops:.4g} TFLOP/s on this device" for y, tflops in limits]
         drawn.append((line, texts))
     _label_rows(axes, rows)
     axes.set_xlabel("TFLOP/s")
@@ -168,7 +168,7 @@ def draw_speeds(result: BenchResult, axes: Any, palette: Palette, narrow: bool) 
 
 def _label_rows(axes: Any, rows: Sequence[BenchRow]) -> None:
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_yticks(range(len(rows)), [row.problem.shape for row in rows])
+    axes.set_yticks(range(len(rows)), [row.problem.title for row in rows])
 
 
 def _limits(values: Sequence[float]) -> tuple[float, float]:

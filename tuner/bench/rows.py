@@ -214,7 +214,7 @@ class BenchResult:
         """Names of the rows: shapes, with dtype, transposes and accuracy where these differ, and configs where several
         rows have one product."""
         kinds, problems = {row.problem.kind for row in self.rows}, [row.problem for row in self.rows]
-        names = [problem.shape if len(kinds) == 1 else str(problem) for problem in problems]
+        names = [problem.title if len(kinds) == 1 else str(problem) for problem in problems]
         if len(set(problems)) == len(problems):
             return names
         return [f"{name} {row.config}" if row.config else name for name, row in zip(names, self.rows)]

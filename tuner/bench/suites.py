@@ -20,7 +20,7 @@ MAX_PROBLEMS = 10_000
 _MAX_BYTES = 1 << 20
 """Most bytes of a file of shapes."""
 _SIZES = ("m", "n", "k")
-_FIELDS = (*_SIZES, "dtype", "trans", "accuracy")
+_FIELDS = (*_SIZES, "dtype", "trans", "accuracy", "batch")
 
 
 def _folder() -> Traversable:
@@ -33,11 +33,12 @@ def suite_names() -> tuple[str, ...]:
 
 
 def suite_problems(
-    name: str, dtype: object = DType.FLOAT, trans: str = "nn", accuracy: object = Grade.IEEE
+    name: str, dtype: object = DType.FLOAT, trans: str = "nn", accuracy: object = Grade.IEEE, batch: int = 1
 ) -> tuple[Problem, ...]:
     """The problems of a suite in order, each once; `name` is a suite that ships, or a .toml, .json or .csv file.
 
-    An entry is `MxNxK` or has m, n and k, and perhaps its own dtype, trans and accuracy in place of the arguments.
+    An entry is `MxNxK` or has m, n and k, and perhaps its own dtype, trans, accuracy and batch in place of the
+    arguments.
     Raises ConfigError, which lists the suites or names the file and the entry that is wrong.
     """
     entries = _READERS.get(Path(name).suffix.lower())
@@ -53,7 +54,7 @@ def suite_problems(
     try:
         for where, entry in entries(data.decode("utf-8-sig")):  # spreadsheets begin a file with a mark
             place = where
-            problems[_problem(entry, dtype, trans, accuracy)] = None
+            problems[_problem(entry, dtype, trans, accuracy, batch)] = None
             place = ""
         count = len(problems)
         check(count > 0, 'it wants a list of shapes, such as shapes = ["1024x768x512", "100"]')
@@ -63,12 +64,12 @@ def suite_problems(
     return tuple(problems)
 
 
-def _problem(entry: object, dtype: object, trans: str, accuracy: object) -> Problem:
+def _problem(entry: object, dtype: object, trans: str, accuracy: object, batch: object) -> Problem:
     if isinstance(entry, dict):
         for key in entry:
             check(key in _FIELDS, f"an entry has {', '.join(_FIELDS)}, got {short(key)}")
-        sizes = [entry.get(name) for name in _SIZES]
-        for name, size in zip(_SIZES, sizes):
+        sizes, batch = [entry.get(name) for name in _SIZES], entry.get("batch", batch)
+        for name, size in zip((*_SIZES, "batch"), (*sizes, batch)):
             whole = type(size) is int or (isinstance(size, str) and size.isdecimal())
             check(whole, f"{name} must be a whole number, got {short(size)}")
         text, dtype, trans = "x".join(map(str, sizes)), entry.get("dtype", dtype), entry.get("trans", trans)
@@ -76,7 +77,7 @@ def _problem(entry: object, dtype: object, trans: str, accuracy: object) -> Prob
     else:
         check(isinstance(entry, str), f"an entry is MxNxK or has m, n and k, got {short(entry)}")
         text = str(entry)
-    problem = Problem.parse(text, dtype, trans, accuracy)
+    problem = Problem.parse(text, dtype, trans, accuracy, batch=int(str(batch)))
     check(min(problem.m, problem.n, problem.k) > 0, f"a dimension is 0 in {problem}")
     return problem
 
@@ -92,7 +93,10 @@ def _csv(text: str) -> Iterator[tuple[str, object]]:
     rows = csv.reader(io.StringIO(text), strict=True)
     header = [cell.strip().lower() for cell in next(rows, [])]
     good = {*_SIZES} <= {*header} <= {*_FIELDS} and len(header) == len(set(header))
-    check(good, f"its first line must be m,n,k and perhaps ,dtype, ,trans and ,accuracy, got {short(','.join(header))}")
+    check(
+        good,
+        f"its first line must be m,n,k and perhaps ,dtype, ,trans, ,accuracy and ,batch, got {short(','.join(header))}",
+    )
     for row in rows:
         cells = [cell.strip() for cell in row]
         if any(cells):

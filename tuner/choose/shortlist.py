@@ -34,8 +34,10 @@ ENTRIES = 240
 """Number of entries of a search's shortlist."""
 WINNERS = 4
 """Number of winners of near shapes on a shortlist."""
+_FILLING = 1 << 22
+"""Elements of C from which on a batch counts as one that fills a device: all such batches take as long a product."""
 _Kind: TypeAlias = tuple[str, DType, bool, bool, Grade, int]
-"""Device key, type, transposes, accuracy and batch."""
+"""Device key, type, transposes, accuracy, and 1 for a product or 2 for a batch."""
 _Kinds: TypeAlias = dict[_Kind, tuple[list[Record], NDArray[np.float64]]]
 """Records of each kind, and rows of the logarithms of their m, n and k."""
 _last_sorted: tuple[Sequence[Record], _Kinds] = (), {}
@@ -113,7 +115,7 @@ def _winners(problem: Problem, info: DeviceInfo, records: Iterable[Record]) -> I
     """Entries of the winners of the nearest tuned shapes, on this device and then, for a GPU, on others."""
     same = (record for record in records if record.device == info.key or not info.arch.is_host)
     near = sorted(
-        (r for r in same if (r.problem.dtype, r.problem.batch) == (problem.dtype, problem.batch)),
+        (r for r in same if (r.problem.dtype, _batched(r.problem)) == (problem.dtype, _batched(problem))),
         key=lambda record: (record.device != info.key, distance(record.problem, problem)),
     )
     return (_suited(record, problem) for record in near)
@@ -132,7 +134,7 @@ def _within(
     grades = [grade for grade in Grade if grade.keeps(problem.accuracy)]
     away: list[tuple[bool, bool, bool, float, bool, Record]] = []
     for key, grade in itertools.product((info.key, *_siblings(info)), grades):
-        kind, other = (key, problem.dtype, problem.trans_a, problem.trans_b, grade, problem.batch), key != info.key
+        kind, other = (key, problem.dtype, problem.trans_a, problem.trans_b, grade, _batched(problem)), key != info.key
         if kind in kinds:
             of_kind, logs = kinds[kind]
             # Among near shapes, and for one shape, a record of the product's own accuracy comes before finer ones.
@@ -162,7 +164,9 @@ def _by_kind(records: Sequence[Record]) -> _Kinds:
         groups: dict[_Kind, list[Record]] = {}
         for record in records:
             problem = record.problem
-            kind = record.device, problem.dtype, problem.trans_a, problem.trans_b, problem.accuracy, problem.batch
+            kind = (
+                record.device, problem.dtype, problem.trans_a, problem.trans_b, problem.accuracy, _batched(problem)
+            )  # fmt: skip
             groups.setdefault(kind, []).append(record)
         kinds = {kind: (group, np.array([_doublings(r.problem) for r in group])) for kind, group in groups.items()}
         if not isinstance(records, tuple):
@@ -178,10 +182,17 @@ def _aligned(problem: Problem) -> tuple[int, ...]:
 
 
 def distance(tuned: Problem, problem: Problem) -> float:
-    """Distance of two shapes: the sum of the doublings between their m, their n and their k."""
+    """Distance of two shapes: the sum of the doublings between their m, their n, their k and their batches, of which
+    those that fill a device count as one size."""
     return sum([abs(one - other) for one, other in zip(_doublings(tuned), _doublings(problem))])
 
 
-def _doublings(problem: Problem) -> tuple[float, float, float]:
+def _batched(problem: Problem) -> int:
+    return 1 if problem.batch == 1 else 2
+
+
+def _doublings(problem: Problem) -> tuple[float, float, float, float]:
     # A dimension of 0 counts as one half, at a distance of one doubling from 1.
-    return math.log2(problem.m or 0.5), math.log2(problem.n or 0.5), math.log2(problem.k or 0.5)
+    filling = max(1, _FILLING // max(1, problem.m * problem.n))
+    sizes = math.log2(problem.m or 0.5), math.log2(problem.n or 0.5), math.log2(problem.k or 0.5)
+    return (*sizes, math.log2(min(problem.batch, filling)))

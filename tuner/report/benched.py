@@ -75,7 +75,7 @@ def benched(result: BenchResult, path: Path, name: str) -> Benched:
         for kind, title, draw in drawings
         if done
     )
-    variants = tuple((row.problem.shape, figure(row.ours_us), row.config) for row in done)
+    variants = tuple((row.problem.title, figure(row.ours_us), row.config) for row in done)
     return Benched(
         title=f"{dtypes} on {result.device.name}, {result.date[:10]}",
         figures=tuple(figures),

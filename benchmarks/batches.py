@@ -1,0 +1,175 @@
+"""Batches of products beside cuBLAS and the memory's rate, on NVIDIA GPUs.
+
+    python benchmarks/batches.py
+    python benchmarks/batches.py --share 1/4 --output rows.jsonl
+    python benchmarks/batches.py --join rows.jsonl
+
+Each problem is tuned in a store of its own. The winner, the kernel of a look-up without a record, and cuBLAS's strided
+batched product are then timed in rounds, in shuffled orders, within replayed graphs, on random inputs that rotate where
+they would fit the L2 cache. Beside squares up to 64 the same bytes are read and written by c = a + b, the triad: the
+share is its time over ours. Other shares are of a floor, the largest of the arithmetic, the bytes at the triad's rate
+and 1.5 us. --share takes every so manieth problem, for several GPUs; --join makes benchmarks/results/<device>/
+batches.json of the lines that they wrote.
+"""
+
+import argparse
+import datetime
+import json
+import tempfile
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Any
+
+from tilewright.codegen.problem import Problem
+from tilewright.runtime.check.roofline import bounds_of
+from tilewright.runtime.check.timing import Timer, TimingPlan
+from tilewright.runtime.device.detect import choose, open_device
+from tilewright.runtime.product.kernel import prepare
+from tilewright.runtime.store.store import Store
+from tilewright.runtime.store.versions import versions_of
+from tilewright.tuner.choose.shortlist import look_up
+from tilewright.tuner.measure.child import kept_between_runs
+from tilewright.tuner.tune import tune
+
+SQUARES = 3, 4, 5, 8, 12, 16, 17, 24, 32, 33, 48, 64, 65, 96, 128
+MOST_PRODUCTS, MOST_BYTES = 10**6, 1.5e9
+"""Products of a batch of squares, and bytes of its operands, at most."""
+PROGRAMS = (
+    "64x 128x128x128, 1000x 16x16x16, 16x 512x512x512, 8x 1024x1024x1024, 32x 2048x2048x64, 32x 2048x64x2048, "
+    "256x 197x197x64, 128x 100x3x100, 2000x 100x100x10, 12x 333x777x555"
+).split(", ")
+"""Batches as programs have them."""
+LARGEST_TRIAD = 64
+"""Largest square whose share is of the triad."""
+LEAST_US = 1.5
+"""Microseconds of the shortest launch."""
+ROUNDS = 15
+TRIAD = """
+extern "C" __global__ void triad(const {vector}* a, const {vector}* b, {vector}* c, long long count)
+{{
+    long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (i >= count) return;
+    {vector} x = a[i], y = b[i];
+    {sum}
+    c[i] = x;
+}}
+"""
+"""c = a + b in vectors of 16 bytes."""
+METHOD = (
+    f"medians of {ROUNDS} rounds in one process, in shuffled orders, within replayed graphs, on random inputs which "
+    "rotate until they fill 2.5 times the L2 cache. triad_us: c = a + b over arrays of as many bytes, median of 30"
+)
+
+
+def problems() -> list[tuple[str, Problem]]:
+    """All problems, each with its kind."""
+    found = []
+    for dtype in ("float", "double"):
+        for n in SQUARES:
+            one = Problem(n, n, n, dtype)
+            found.append(("square", Problem(n, n, n, dtype, batch=min(MOST_PRODUCTS, int(MOST_BYTES / one.bytes)))))
+        for text in PROGRAMS:
+            batch, _, shape = text.partition("x ")
+            found.append(("program", Problem.parse(shape, dtype, batch=int(batch))))
+    return found
+
+
+def triad_us(problem: Problem) -> float:
+    """Microseconds of c = a + b over arrays whose bytes are those of the problem's operands."""
+    import cupy
+
+    double, count = problem.dtype.value == "double", max(1, problem.bytes // 3 // 16)
+    names = "xy" if double else "xyzw"
+    words = {"vector": "double2" if double else "float4", "sum": " ".join(f"x.{n} += y.{n};" for n in names)}
+    kernel = cupy.RawKernel(TRIAD.format(**words), "triad")
+    a, b, c = (cupy.random.random(count * len(names), dtype=problem.dtype.numpy_name) for _ in range(3))
+    times = []
+    for _ in range(30):
+        start, end = cupy.cuda.Event(), cupy.cuda.Event()
+        start.record()
+        kernel((-(-count // 256),), (256,), (a, b, c, count))
+        end.record()
+        end.synchronize()
+        times.append(cupy.cuda.get_elapsed_time(start, end) * 1e3)
+    return median(times)
+
+
+def row_of(kind: str, problem: Problem, rate_tbs: float) -> dict[str, Any]:
+    """Tune, time and compare one problem. `rate_tbs` is the triad's rate in TB/s."""
+    device = open_device(choose("cuda"))
+    with tempfile.TemporaryDirectory() as folder:
+        predicted = Store(Path(folder)).lookup(device.info, problem, look_up)
+        result = tune(problem, store=folder)
+        configs = {"our_us": result.best.config, "predicted_us": predicted.config}
+    with device.entered():
+        contenders = {name: prepare(device, problem, config).launch for name, config in configs.items()}
+        contenders["cublas_us"] = device.vendor(problem)
+        samples, _ = Timer(device, problem, plan=TimingPlan.side_by_side(device)).rounds(contenders, ROUNDS)
+    times = {name: median(values) for name, values in samples.items()}
+    row: dict[str, Any] = {"kind": kind, "m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch}
+    row |= {"dtype": problem.dtype.value} | {name: round(us, 4) for name, us in times.items()}
+    if kind == "square" and problem.n <= LARGEST_TRIAD:
+        row["triad_us"] = round(triad_us(problem), 3)
+        row["triad_share"] = round(row["triad_us"] / times["our_us"], 4)
+    else:
+        arithmetic = next(bound.us for bound in bounds_of(device.info, problem) if bound.by == "arithmetic")
+        floor = max(arithmetic, problem.bytes / rate_tbs / 1e6, LEAST_US)
+        row["floor_share"] = round(floor / times["our_us"], 4)
+    row |= {"config": str(configs["our_us"]), "predicted": str(configs["predicted_us"]), "origin": "tuned"}
+    return row | {"variants": result.trials, "seconds": round(result.seconds, 1)}
+
+
+def summary_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Geometric means and least values by kind and type."""
+    found: dict[str, Any] = {}
+    for kind in ("square", "program"):
+        for dtype in ("float", "double"):
+            some = [row for row in rows if (row["kind"], row["dtype"]) == (kind, dtype)]
+            ratios = [row["cublas_us"] / row["our_us"] for row in some]
+            untuned = [row["predicted_us"] / row["our_us"] for row in some]
+            found[f"{kind} {dtype}"] = {
+                "over cuBLAS, geometric mean": round(geometric_mean(ratios), 4),
+                "over cuBLAS, least": round(min(ratios), 4),
+                "predicted over tuned": round(geometric_mean(untuned), 4),
+                "least triad share": min((row["triad_share"] for row in some if "triad_share" in row), default=None),
+                "least floor share": min((row["floor_share"] for row in some if "floor_share" in row), default=None),
+            }
+    return found
+
+
+def main() -> None:
+    """Time a share of the problems, or join what several processes wrote."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--share", default="1/1", help="I/N: every Nth problem from the Ith on")
+    parser.add_argument("--output", type=Path, default=Path("batches.jsonl"), help="file to which rows are added")
+    parser.add_argument("--join", type=Path, help="file of rows to make batches.json of")
+    options = parser.parse_args()
+    info = choose("cuda")
+    if options.join:
+        rows = [json.loads(line) for line in options.join.read_text().splitlines()]
+        order = {(kind, p.m, p.n, p.k, p.dtype.value): i for i, (kind, p) in enumerate(problems())}
+        rows.sort(key=lambda row: order[row["kind"], row["m"], row["n"], row["k"], row["dtype"]])
+        device = open_device(info)
+        document = {"device": info.name, "driver": info.driver, "versions": dict(versions_of(info, device.compiler))}
+        document |= {"date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "method": METHOD}
+        document |= {"summary": summary_of(rows)}
+        path = Path(__file__).parent / "results" / info.key / "batches.json"
+        lines = ",\n".join(json.dumps(row) for row in rows)
+        path.write_text(json.dumps(document)[:-1] + f', "rows": [\n{lines}\n]}}\n')
+        return
+    index, count = map(int, options.share.split("/"))
+    whole = triad_us(Problem(64, 64, 64, batch=30_000))
+    rate_tbs = Problem(64, 64, 64, batch=30_000).bytes / whole / 1e6
+    print(f"triad {rate_tbs:.3f} TB/s", flush=True)
+    with kept_between_runs():
+        for kind, problem in problems()[index - 1 :: count]:
+            row = row_of(kind, problem, rate_tbs)
+            with options.output.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            share = row.get("triad_share", row.get("floor_share"))
+            times = f"{row['our_us']:9.2f} us, cuBLAS {row['cublas_us'] / row['our_us']:6.2f}, share {share:.3f}"
+            print(f"{problem} {times}, predicted {row['predicted_us'] / row['our_us']:.3f} {row['config']}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
