@@ -233,7 +233,8 @@ class Library:
             )
             problem, stored, lds, swapped = laid_out(problem, stored_a, stored_b, stack.out, stack.dims)
             trans = trans[::-1] if swapped else trans
-            where = _selector(a.place, device), settings.vendor(vendor)
+            # A stack without products has no operands on which anything could be timed.
+            where = _selector(a.place, device), settings.vendor(vendor if stack.offsets else "never")
 
             def operands() -> Operands:
                 c = kind.empty(like, (problem.m, problem.n))

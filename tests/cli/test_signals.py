@@ -8,11 +8,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from slow import first_of
 from tilewright.runtime.store.store import Store
 
 LONG = ("tune", "--shape", "32", "--trials", "5000", "--seconds", "100", "--device", "host")
@@ -33,6 +33,15 @@ from tilewright.cli import main
 main()
 """
 """The command, which is sent a signal as it imports its n-th module."""
+
+
+def first_of(cases: Sequence[Any], count: int = 1) -> list[Any]:
+    """Values or rows to parametrize a test with: all but the first ones run where tests marked slow do."""
+    rows = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [
+        *(pytest.param(*row) for row in rows[:count]),
+        *(pytest.param(*row, marks=pytest.mark.slow) for row in rows[count:]),
+    ]
 
 
 def spawned(*arguments: str, **options: Any) -> "subprocess.Popen[str]":

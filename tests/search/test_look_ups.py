@@ -1,15 +1,20 @@
 """The golden file pins the kernels of untuned products: `python tests/golden/regenerate.py` accepts a change."""
 
 import itertools
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from look_ups import DEVICES, GOLDEN, TOLERANCE, LookUps, changes, look_ups, problems
-from tilewright.codegen.problem import DType, Grade
+from tilewright.codegen.families import parse
+from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.runtime.device.known import KNOWN
+from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
+from tilewright.tuner.choose.shortlist import look_up
 
-FILE = LookUps.parse((Path(__file__).parents[2] / GOLDEN).read_text())
+ROOT = Path(__file__).parents[2]
+FILE = LookUps.parse((ROOT / GOLDEN).read_text())
 
 
 @pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.fast), pytest.param(1, marks=pytest.mark.slow)])
@@ -56,3 +61,28 @@ def test_the_summary_tells_every_kind_of_change(column: int, value: float | str,
     assert line in summary
     assert bool(line) == bool(summary)
     assert (f"{problem} on tesla-t4: " in summary) == (other in summary) == (column in (1, 3))
+
+
+def test_batches_are_looked_up_as_they_were_measured() -> None:
+    """Without a record the kernels of batches are those that benchmarks/results timed beside the tuned ones."""
+    device = KNOWN["nvidia-h100-80gb-hbm3"]
+    rows = json.loads((ROOT / "benchmarks" / "results" / device.key / "batches.json").read_text())["rows"]
+    assert len(rows) == 50
+    for row in rows:
+        problem = Problem(row["m"], row["n"], row["k"], row["dtype"], batch=row["batch"])
+        found = look_up(problem, device, ())
+        assert found is not None
+        assert str(found.config) == row["predicted"], problem
+
+
+def test_a_near_batch_serves_and_a_single_product_does_not() -> None:
+    device = KNOWN["nvidia-h100-80gb-hbm3"]
+    tuned = parse("small:4x4x4,block_threads=64")
+    full, few = (Problem(16, 16, 16, batch=batch) for batch in (100_000, 100))
+    record = Record(
+        full, device.key, tuned, Status.OK, measurement=Measurement((9.0,), 9.0, 0.0), accuracy=Accuracy(0.1, 0, 0)
+    )
+    for problem, serves in ((replace(full, batch=300_000), True), (few, False), (replace(full, batch=1), False)):
+        found = look_up(problem, device, (record,))
+        assert found is not None
+        assert (found.record is record) == serves, problem
