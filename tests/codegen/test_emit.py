@@ -42,6 +42,21 @@ def emitted(
 # Text
 
 
+MOST_LINES = {
+    ("simt:64x96x32,slices=4,slice_barriers,stages=2,l2_prefetch", "float"): 900,
+    ("dmma:96x64x16,warp=48x32,stages=4", "double"): 872,
+    ("wgmma:128x64x64", "float"): 1600,
+}
+"""Lines that the bundle of one shape has at most, by config and type: somebody reads them who checks them in."""
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(("kernel", "most"), MOST_LINES.items(), ids=str)
+def test_a_bundle_of_one_shape_is_no_longer_than_it_has_to_be(kernel: tuple[str, str], most: int) -> None:
+    text, dtype = kernel
+    assert emitted(text, main=False, dtype=dtype).files[0][1].count("\n") <= most
+
+
 @pytest.mark.fast
 def test_files_are_named_after_the_function() -> None:
     assert [name for name, _ in emitted(name="mul", main=False).files] == ["mul.cu", "mul.h"]

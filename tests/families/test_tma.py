@@ -45,14 +45,14 @@ def config_for(text: str, trans: str) -> Config:
 
 SPLIT = "16x32x32,thread=4x4,lanes_m=4,stages=3,split_k=3"
 FAULTS = (
-    Fault("first tile not waited for", "if (tiles > 0) full[0].wait(0);", "", SLICES),
-    Fault("next tile not waited for", "if (more) full[stage].wait(parity);", "", SLICES),
-    Fault("waited for a tile beyond the last", "if (more) full", "full", SLICES),
-    Fault("stage not given back", "if (threadIdx.x % 32 == 0) empty[stage].arrive();", "", SLICES),
-    Fault("stage given back by each lane", "if (threadIdx.x % 32 == 0) empty[stage].arrive();",
-          "empty[stage].arrive();", SLICES),
-    Fault("stage filled while it is read", "empty[stage].wait(parity);  // by all warps", "", SLICES),
-    Fault("fewer bytes expected", "expect(kStage * sizeof(Elem))", "expect(TileA::kSize * sizeof(Elem))", SLICES),
+    Fault("first tile not waited for", "if (tiles > 0) while (!mbarrier_try_wait(&full[0], 0)) {}", "", SLICES),
+    Fault("next tile not waited for", "if (more) while (!mbarrier_try_wait(&full[stage], parity)) {}", "", SLICES),
+    Fault("waited for a tile beyond the last", "if (more) while", "while", SLICES),
+    Fault("stage not given back", "if (threadIdx.x % 32 == 0) mbarrier_arrive(&empty[stage]);", "", SLICES),
+    Fault("stage given back by each lane", "if (threadIdx.x % 32 == 0) mbarrier_arrive(&empty[stage]);",
+          "mbarrier_arrive(&empty[stage]);", SLICES),
+    Fault("stage filled while it is read", "while (!mbarrier_try_wait(&empty[stage], parity)) {}", "", SLICES),
+    Fault("fewer bytes expected", "stage], kStage * sizeof(Elem))", "stage], TileA::kSize * sizeof(Elem))", SLICES),
     Fault("parity not flipped", "parity ^= 1;\n        }\n        reading", "}\n        reading", SLICES),
     Fault("producer's parity not flipped", "stage = 0;\n                parity ^= 1;", "stage = 0;", SLICES),
     Fault("producer begins with the other parity", "unsigned parity = 1;", "unsigned parity = 0;", SLICES),
@@ -66,7 +66,7 @@ FAULTS = (
     Fault("split begins at 0", "int(k_begin) + each", "each", SPLIT),
     Fault("producer goes on to multiply", ", tiles);\n        return;", ", tiles);", SLICES),
     Fault("barriers lie in a stage", "shared + kStages * kStage)", "shared + kStages * kStage - 64)", SLICES),
-    Fault("more arrivals awaited", "empty[stage].init(kThreads / 32)", "empty[stage].init(kThreads / 32 + 1)", SLICES),
+    Fault("more arrivals awaited", "(&empty[stage], kThreads / 32)", "(&empty[stage], kThreads / 32 + 1)", SLICES),
     Fault("barriers not made before they are used", "fence_proxy_async();\n    }\n    __syncthreads();",
           "fence_proxy_async();\n    }", SLICES),
 )  # fmt: skip

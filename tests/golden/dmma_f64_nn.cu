@@ -8,7 +8,7 @@
 //   launch     ceil(m / 64) * ceil(n / 64) * 3 CTAs along x in clusters of 3,
 //              (128, 1, 1) threads, 49152 bytes of static shared memory
 //
-// Written by tilewright from templates/dmma.cu.jinja, digest 7741ecd34e864470. To write it again:
+// Written by tilewright from templates/dmma.cu.jinja, digest b3b1352771f1cb64. To write it again:
 //   tilewright emit --dtype double --trans nn --config "dmma:64x64x16,fragments=single,split_k=3,reduce=cluster"
 // SPDX-License-Identifier: MIT
 
@@ -64,13 +64,8 @@ static_assert(kBlockK % kStep == 0, "whole steps of k in a tile");
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
-#else
-__device__ __forceinline__ void griddepcontrol_wait() {}
-__device__ __forceinline__ void launch_dependents() {}
-#endif
 
 // Start to copy from global to shared memory, 16 bytes past L1, or kBytes bytes: zeros where `inside` is false, with
 // nothing read.

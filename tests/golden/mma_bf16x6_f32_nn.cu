@@ -12,7 +12,7 @@
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x,
 //              (128, 1, 1) threads, 73728 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/mma.cu.jinja, digest d3cd3e029687a58b. To write it again:
+// Written by tilewright from templates/mma.cu.jinja, digest d42f5ed6238a0b06. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy elementwise --config "mma:64x64x32,warp=32,scheme=bf16x6,promote=32,evict_first,raster=4"
 // SPDX-License-Identifier: MIT
 
@@ -146,19 +146,10 @@ struct Terms {
     Index rows, cols, depth;  // m, n and k rounded up to whole tiles
     char* memory;
 
-    __device__ __forceinline__ Terms(char* memory, int m, int n, int k)
-        : rows((Index(m) + kBlockM - 1) / kBlockM * kBlockM), cols((Index(n) + kBlockN - 1) / kBlockN * kBlockN),
-          depth((Index(k) + 31) / 32 * 32), memory(memory)
-    {
-    }
-
     __device__ __forceinline__ Term* a() const { return reinterpret_cast<Term*>(memory); }
     __device__ __forceinline__ Term* b() const { return a() + kTerms * rows * depth; }
-    __device__ __forceinline__ int* row_exponents() const
-    {
-        return reinterpret_cast<int*>(b() + kTerms * cols * depth);
-    }
-    __device__ __forceinline__ int* col_exponents() const { return row_exponents() + rows; }
+    __device__ __forceinline__ int* exponents() const { return reinterpret_cast<int*>(b() + kTerms * cols * depth); }
+    __device__ __forceinline__ int* col_exponents() const { return exponents() + rows; }
 };
 
 // Where piece `piece` of 16 bytes lies in row `row` of a tile. Rows are swizzled, so that the 8 rows that ldmatrix
@@ -230,8 +221,7 @@ __device__ __forceinline__ int lane_m(int lane) { return lane / 4; }
 __device__ __forceinline__ int row_of(int i, int along_m) { return along_m + 8 * i; }
 __device__ __forceinline__ int col_of(int j, int lane) { return lane % 4 * 2 + j / 2 * 8 + j % 2; }
 
-// A warp tile from A and B as they are, every product and sum in float: for infinities, NaN and what else terms cannot
-// hold. Slow, and rare.
+// A warp tile from A and B as they are, in float: for infinities, NaN and what else terms cannot hold. Slow, and rare.
 __device__ __forceinline__ void multiply_plainly(
     Elem (&sums)[kAcc], const Elem* matrix_a, int lda, const Elem* matrix_b, int ldb, Index row, Index col, int m,
     int n, int depth, int lane)
@@ -361,10 +351,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, kMinCtas) gemm_mma_f32_nn
     const int depth = alpha == Elem(0) ? 0 : k;  // A and B are not read where alpha is 0
     const int tiles = int((unsigned(depth) + kBlockK - 1) / kBlockK);
 
-    const Terms from(terms, m, n, k);
+    const Index whole_m = (Index(m) + kBlockM - 1) / kBlockM * kBlockM;
+    const Index whole_n = (Index(n) + kBlockN - 1) / kBlockN * kBlockN;
+    const Terms from = {whole_m, whole_n, (Index(k) + 31) / 32 * 32, terms};
     TileA a(from.a(), from.rows, from.depth, row0);
     TileB b(from.b(), from.cols, from.depth, col0);
-    const int *const row_exponents = from.row_exponents() + row0, *const col_exponents = from.col_exponents() + col0;
+    const int *const row_exponents = from.exponents() + row0, *const col_exponents = from.col_exponents() + col0;
     griddepcontrol_wait();
     launch_dependents();
 
@@ -492,8 +484,7 @@ __device__ __forceinline__ float max_nan(float x, float y)
     return larger;
 }
 
-// Writes eight numbers of 16 bits, two in each of `x`, to global memory at once: of an assignment the compiler often
-// makes four writes.
+// Writes eight numbers of 16 bits, two in each of `x`, to global memory at once: an assignment may become four writes.
 __device__ __forceinline__ void store_eight(unsigned short* to, const unsigned (&x)[4])
 {
     asm volatile("st.global.v4.b32 [%0], { %1, %2, %3, %4 };"
@@ -523,11 +514,8 @@ struct Terms {
 
     __device__ __forceinline__ Term* a() const { return reinterpret_cast<Term*>(memory); }
     __device__ __forceinline__ Term* b() const { return a() + kTerms * rows * depth; }
-    __device__ __forceinline__ int* row_exponents() const
-    {
-        return reinterpret_cast<int*>(b() + kTerms * cols * depth);
-    }
-    __device__ __forceinline__ int* col_exponents() const { return row_exponents() + rows; }
+    __device__ __forceinline__ int* exponents() const { return reinterpret_cast<int*>(b() + kTerms * cols * depth); }
+    __device__ __forceinline__ int* col_exponents() const { return exponents() + rows; }
 };
 
 // The low and the high one of two bfloat16s side by side, as a float.
@@ -555,10 +543,7 @@ struct Span {
     {
         #pragma unroll
         for (int other = first; other <= last; other *= 2) {
-            Span theirs = none();
-            theirs.most = __shfl_xor_sync(~0u, most, other);
-            theirs.least = __shfl_xor_sync(~0u, least, other);
-            add(theirs);
+            add(Span{__shfl_xor_sync(~0u, most, other), __shfl_xor_sync(~0u, least, other)});
         }
     }
 
@@ -612,17 +597,11 @@ __device__ __forceinline__ void write(
     for (int term = 0; term < kTerms; ++term) store_eight(to + term * rows * depth, pairs[term]);
 }
 
-// CTAs that split so many rows of op(A) or columns of op(B), stored along k.
-__device__ __forceinline__ Index ctas_along(Index rows, Index depth)
+// CTAs that split so many rows of op(A) or columns of op(B): up to kMost warps share the k of kRows of them.
+template <int kRows, int kSteps, int kMost>
+__device__ __forceinline__ Index ctas_for(Index rows, Index depth)
 {
-    const int each = kTermWarps / sharing(depth, kTermHeld, kTermWarps);
-    return (rows + each - 1) / each;
-}
-
-// CTAs that split so many rows of op(A) or columns of op(B), stored across k.
-__device__ __forceinline__ Index ctas_across(Index rows, Index depth)
-{
-    const int each = kTermWarps / sharing(depth, kTermK, kTermWarps) * kTermRows;
+    const int each = kTermWarps / sharing(depth, kSteps, kMost) * kRows;
     return (rows + each - 1) / each;
 }
 
@@ -687,8 +666,7 @@ __device__ __forceinline__ void read_along(Held& x, const Elem* row, bool inside
     }
 }
 
-// Splits the rows of op(A) or columns of op(B) of a CTA, of `extent`, stored along k. Warps that share one are of one
-// CTA.
+// Splits the rows of op(A) or columns of op(B) of a CTA, of `extent`, stored along k. A CTA's warps may share one.
 __device__ __forceinline__ void split_along(
     const Elem* matrix_x, int ld, Index cta, int extent, int k, Term* terms, Index rows, Index depth,
     int* exponents, Span* spans, Elem* turned)
@@ -809,8 +787,7 @@ __device__ __forceinline__ void split_across(
 
 }  // namespace
 
-// Splits A and B into terms, as the product reads them: `rows`, `cols` and `depth` are m, n and k rounded up to its
-// whole tiles.
+// Splits A and B into terms, as the product reads them: `rows`, `cols` and `depth` are m, n and k in its whole tiles.
 extern "C" __global__ void __launch_bounds__(32 * kTermWarps, 4)
 split_bf16x6_nn_rows(
     const Elem* __restrict__ matrix_a, int lda, const Elem* __restrict__ matrix_b, int ldb, char* __restrict__ terms,
@@ -820,12 +797,13 @@ split_bf16x6_nn_rows(
     __shared__ __align__(16) Elem turned[kTermWarps][33 * kTermRows];
     const Terms to = {rows, cols, depth, terms};
     Elem* const own = turned[threadIdx.x / 32];
-    const Index of_a = ctas_along(to.rows, to.depth), of_b = ctas_across(to.cols, to.depth);
+    const Index of_a = ctas_for<1, kTermHeld, kTermWarps>(to.rows, to.depth);
+    const Index of_b = ctas_for<kTermRows, kTermK, kTermWarps>(to.cols, to.depth);
     const Unit unit = unit_of(blockIdx.x, of_a, of_b);
     griddepcontrol_wait();
     launch_dependents();
     if (unit.of_a) {
-        split_along(matrix_a, lda, unit.index, m, k, to.a(), to.rows, to.depth, to.row_exponents(), spans[0], own);
+        split_along(matrix_a, lda, unit.index, m, k, to.a(), to.rows, to.depth, to.exponents(), spans[0], own);
     } else {
         split_across(matrix_b, ldb, unit.index, n, k, to.b(), to.cols, to.depth, to.col_exponents(), spans, own);
     }

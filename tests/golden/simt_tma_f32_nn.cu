@@ -10,7 +10,7 @@
 //   workspace  4096 bytes a CTA
 //   counters   one each 3 CTAs, which must be 0 and are left 0
 //
-// Written by tilewright from templates/simt.cu.jinja, digest edc2ef7b836a5a8c. To write it again:
+// Written by tilewright from templates/simt.cu.jinja, digest 6dc86265c2a45ad1. To write it again:
 //   tilewright emit --dtype float --trans nn --config "simt:32x32x64,thread=4,slices=4,load=tma,k_inner_a,split_k=3"
 // SPDX-License-Identifier: MIT
 
@@ -67,16 +67,10 @@ static_assert(kBlockK % (kSlices * kStep * 2) == 0, "an even number of steps of 
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
-#else
-__device__ __forceinline__ void griddepcontrol_wait() {}
-__device__ __forceinline__ void launch_dependents() {}
-#endif
 
-// An mbarrier: made for so many arrivals a phase; an arrival; an arrival that makes the phase wait for so many bytes
-// more.
+// An mbarrier: made for so many arrivals a phase; an arrival; an arrival that has the phase wait for bytes.
 __device__ __forceinline__ void mbarrier_init(void* barrier, unsigned count)
 {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;"
@@ -107,8 +101,7 @@ __device__ __forceinline__ unsigned mbarrier_try_wait(void* barrier, unsigned pa
     return ended;
 }
 
-// The mbarriers that this thread has made are seen by copies that arrive at them, and by threads after the CTA's
-// barrier.
+// Copies see the mbarriers that this thread has made, and threads do so after the CTA's barrier.
 __device__ __forceinline__ void fence_mbarrier_init()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -144,21 +137,7 @@ struct alignas(kCount * sizeof(Elem)) Vector { Elem x[kCount]; };
 __device__ __forceinline__ int slice_k() { return threadIdx.x / kSliceThreads * (kBlockK / kSlices); }
 
 // An mbarrier in shared memory. Each of its phases takes some arrivals, and the bytes that those announce.
-struct Barrier {
-    unsigned long long state;
-
-    __device__ __forceinline__ void init(unsigned count) { mbarrier_init(this, count); }
-    __device__ __forceinline__ void arrive() { mbarrier_arrive(this); }
-
-    // Arrives, and makes the phase wait for so many bytes more.
-    __device__ __forceinline__ void expect(unsigned bytes) { mbarrier_arrive_expect(this, bytes); }
-
-    // Waits for the end of the phase of this parity.
-    __device__ __forceinline__ void wait(unsigned parity)
-    {
-        while (!mbarrier_try_wait(this, parity)) {}
-    }
-};
+using Barrier = unsigned long long;
 
 // A tensor map, CUDA's CUtensorMap: it tells the TMA where a matrix is and which box of it a copy brings.
 struct alignas(64) TensorMap {
@@ -257,8 +236,8 @@ __device__ __forceinline__ void init_barriers(Barrier* full, Barrier* empty)
     if (threadIdx.x == 0) {
         #pragma unroll
         for (int stage = 0; stage < kStages; ++stage) {
-            full[stage].init(1);
-            empty[stage].init(kThreads / 32);
+            mbarrier_init(&full[stage], 1);
+            mbarrier_init(&empty[stage], kThreads / 32);
         }
         fence_mbarrier_init();
         fence_proxy_async();
@@ -276,8 +255,8 @@ __device__ __forceinline__ void produce(
         unsigned parity = 1;
         #pragma unroll 1
         for (int each = 0; each < tiles; ++each) {
-            empty[stage].wait(parity);  // by all warps
-            full[stage].expect(kStage * sizeof(Elem));
+            while (!mbarrier_try_wait(&empty[stage], parity)) {}  // by all warps
+            mbarrier_arrive_expect(&full[stage], kStage * sizeof(Elem));
             const int k_at = int(k_begin) + each * kBlockK;
             TileA::copy(shared + stage * kStage, map_a, int(row0), k_at, full[stage]);
             TileB::copy(shared + stage * kStage + TileA::kSize, map_b, int(col0), k_at, full[stage]);
@@ -300,13 +279,13 @@ struct Pipeline {
     __device__ __forceinline__ void next(bool more) const
     {
         __syncwarp();
-        if (threadIdx.x % 32 == 0) empty[stage].arrive();
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(&empty[stage]);
         if (++stage == kStages) {
             stage = 0;
             parity ^= 1;
         }
         reading = stage * kStage;
-        if (more) full[stage].wait(parity);
+        if (more) while (!mbarrier_try_wait(&full[stage], parity)) {}
     }
 };
 
@@ -493,7 +472,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32, kMinCtas) gemm_simt_
     int stage = 0;
     unsigned parity = 0;
     const Pipeline pipeline = {full, empty, stage, parity, reading};
-    if (tiles > 0) full[0].wait(0);
+    if (tiles > 0) while (!mbarrier_try_wait(&full[0], 0)) {}
     a.read(a_fragment[0], 0, 0);
     b.read(b_fragment[0], 0, 0);
 

@@ -8,7 +8,7 @@
 //   sizes      any m, n > 0 and k >= 0; pointers, leading dimensions and rows of A, B, C aligned to 4, 4, 2 elements
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x, (128, 1, 1) threads, 49152 bytes of static shared memory
 //
-// Written by tilewright from templates/tf32x3.cu.jinja, digest 36a88c6e637da701. To write it again:
+// Written by tilewright from templates/tf32x3.cu.jinja, digest e84e2af209751b1b. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy elementwise --config "tf32x3:64x64x32"
 // SPDX-License-Identifier: MIT
 
@@ -359,8 +359,7 @@ __device__ __forceinline__ int lane_m(int lane) { return lane / 4; }
 __device__ __forceinline__ int row_of(int i, int along_m) { return along_m + 8 * i; }
 __device__ __forceinline__ int col_of(int j, int lane) { return lane % 4 * 2 + j / 2 * 8 + j % 2; }
 
-// A warp tile from A and B as they are, every product and sum in float: for infinities, NaN and what else terms cannot
-// hold. Slow, and rare.
+// A warp tile from A and B as they are, in float: for infinities, NaN and what else terms cannot hold. Slow, and rare.
 __device__ __forceinline__ void multiply_plainly(
     Elem (&sums)[kAcc], const Elem* matrix_a, int lda, const Elem* matrix_b, int ldb, Index row, Index col, int m,
     int n, int depth, int lane)

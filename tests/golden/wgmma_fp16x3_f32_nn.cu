@@ -12,7 +12,7 @@
 //   launch     ceil(m / 64) * ceil(n / 64) CTAs along x,
 //              (256, 1, 1) threads, 65568 bytes of shared memory, given at launch
 //
-// Written by tilewright from templates/wgmma.cu.jinja, digest 34239497fca12e7a. To write it again:
+// Written by tilewright from templates/wgmma.cu.jinja, digest bf131f000a10c4f4. To write it again:
 //   tilewright emit --dtype float --trans nn --accuracy normwise --config "wgmma:64x64x64,stages=2"
 // SPDX-License-Identifier: MIT
 
@@ -63,16 +63,10 @@ static_assert(kTiles < kStages, "a stage is filled while an interval is multipli
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
-#else
-__device__ __forceinline__ void griddepcontrol_wait() {}
-__device__ __forceinline__ void launch_dependents() {}
-#endif
 
-// An mbarrier: made for so many arrivals a phase; an arrival; an arrival that makes the phase wait for so many bytes
-// more.
+// An mbarrier: made for so many arrivals a phase; an arrival; an arrival that has the phase wait for bytes.
 __device__ __forceinline__ void mbarrier_init(void* barrier, unsigned count)
 {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;"
@@ -103,8 +97,7 @@ __device__ __forceinline__ unsigned mbarrier_try_wait(void* barrier, unsigned pa
     return ended;
 }
 
-// The mbarriers that this thread has made are seen by copies that arrive at them, and by threads after the CTA's
-// barrier.
+// Copies see the mbarriers that this thread has made, and threads do so after the CTA's barrier.
 __device__ __forceinline__ void fence_mbarrier_init()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -178,21 +171,7 @@ template <int kCount>
 struct alignas(kCount * sizeof(Elem)) Vector { Elem x[kCount]; };
 
 // An mbarrier in shared memory. Each of its phases takes some arrivals, and the bytes that those announce.
-struct Barrier {
-    unsigned long long state;
-
-    __device__ __forceinline__ void init(unsigned count) { mbarrier_init(this, count); }
-    __device__ __forceinline__ void arrive() { mbarrier_arrive(this); }
-
-    // Arrives, and makes the phase wait for so many bytes more.
-    __device__ __forceinline__ void expect(unsigned bytes) { mbarrier_arrive_expect(this, bytes); }
-
-    // Waits for the end of the phase of this parity.
-    __device__ __forceinline__ void wait(unsigned parity)
-    {
-        while (!mbarrier_try_wait(this, parity)) {}
-    }
-};
+using Barrier = unsigned long long;
 
 // Each element of A and B is a sum of kTerms terms, with a power of two for each row of op(A) and column of op(B). All
 // of one term come before those of the next; 64 steps of k of all rows of op(A), or columns of op(B), before the next
@@ -206,12 +185,6 @@ struct Terms {
     Index rows, cols, depth;  // m, n and k rounded up to whole tiles
     char* memory;
 
-    __device__ __forceinline__ Terms(char* memory, int m, int n, int k)
-        : rows((Index(m) + kBlockM - 1) / kBlockM * kBlockM), cols((Index(n) + kBlockN - 1) / kBlockN * kBlockN),
-          depth((Index(k) + 63) / 64 * 64), memory(memory)
-    {
-    }
-
     // Where step p of row i lies, of `rows` rows of `depth` steps.
     static __device__ __forceinline__ Index place(Index i, int p, Index rows, Index depth)
     {
@@ -220,11 +193,8 @@ struct Terms {
 
     __device__ __forceinline__ Term* a() const { return reinterpret_cast<Term*>(memory); }
     __device__ __forceinline__ Term* b() const { return a() + kTerms * rows * depth; }
-    __device__ __forceinline__ int* row_exponents() const
-    {
-        return reinterpret_cast<int*>(b() + kTerms * cols * depth);
-    }
-    __device__ __forceinline__ int* col_exponents() const { return row_exponents() + rows; }
+    __device__ __forceinline__ int* exponents() const { return reinterpret_cast<int*>(b() + kTerms * cols * depth); }
+    __device__ __forceinline__ int* col_exponents() const { return exponents() + rows; }
 };
 
 constexpr int kSizeA = kBlockM * kBlockK, kSizeB = kBlockN * kBlockK;  // elements of a term of a tile
@@ -279,9 +249,9 @@ __device__ __forceinline__ void produce(
 {
     #pragma unroll 1
     for (int each = 0; each < tiles; ++each) {
-        empty[turn.stage].wait(turn.parity);  // by all warps
+        while (!mbarrier_try_wait(&empty[turn.stage], turn.parity)) {}  // by all warps
         Barrier& barrier = full[turn.stage];
-        barrier.expect(kStage * sizeof(Term));
+        mbarrier_arrive_expect(&barrier, kStage * sizeof(Term));
         Term* to = stages + turn.stage * kStage;
         #pragma unroll
         for (int term = 0; term < kTerms; ++term, to += kSizeA) {
@@ -298,8 +268,7 @@ __device__ __forceinline__ void produce(
 }
 
 // Starts all products of the terms over kStep steps of k, where `begins` to sums of 0: the smallest first, for what
-// they add would be cut off beside the largest. `a` and `b` are descriptors, and the steps begin `first` terms behind
-// them.
+// they add would be cut off beside the largest. The steps begin `first` terms behind the descriptors `a` and `b`.
 __device__ __forceinline__ void start_products(
     Elem (&acc)[kAcc], unsigned long long a, unsigned long long b, int first, bool begins)
 {
@@ -333,17 +302,17 @@ __device__ __forceinline__ void multiply(
             const bool begins = step % kPromote == 0, ends = (step + kStep) % kPromote == 0;  // an interval
             const bool read = (step + kStep) % kBlockK == 0;                                  // the last of a tile
             const int first = turn.stage * kStage + step % kBlockK;
-            if (step % kBlockK == 0) full[turn.stage].wait(turn.parity);
+            if (step % kBlockK == 0) while (!mbarrier_try_wait(&full[turn.stage], turn.parity)) {}
             wgmma_fence();
             start_products(acc, a, b, first, begins);
             commit_wgmma();
             if (!begins) {  // the interval has several tiles: the one before can be filled again
                 wait_wgmma<1>(acc);
-                if (gives_back) empty[(turn.stage == 0 ? kStages : turn.stage) - 1].arrive();
+                if (gives_back) mbarrier_arrive(&empty[(turn.stage == 0 ? kStages : turn.stage) - 1]);
             }
             if (ends) {
                 wait_wgmma<0>(acc);
-                if (read && gives_back) empty[turn.stage].arrive();
+                if (read && gives_back) mbarrier_arrive(&empty[turn.stage]);
                 #pragma unroll
                 for (int e = 0; e < kAcc; ++e) sums[e] += acc[e];
             }
@@ -361,11 +330,7 @@ __device__ __forceinline__ bool beyond(int magnitude, const int* row_exponents, 
     return __any_sync(~0u, larger);
 }
 
-// A barrier of all threads that multiply: the producer is not among them. Turns take the first ones.
-__device__ __forceinline__ void sync_multiplying() { sync_constant<15, kThreads>(); }
-
-// A warp tile from A and B as they are, every product and sum in float: for infinities, NaN and what else terms cannot
-// hold. Slow, and rare.
+// A warp tile from A and B as they are, in float: for infinities, NaN and what else terms cannot hold. Slow, and rare.
 __device__ __forceinline__ void multiply_plainly(
     Elem (&sums)[kAcc], const Elem* matrix_a, int lda, const Elem* matrix_b, int ldb, Index row, Index col, int m,
     int n, int depth, int lane)
@@ -543,12 +508,14 @@ extern "C" __global__ void __launch_bounds__(kThreads + 128, 1) gemm_wgmma_f32_n
     const int depth = alpha == Elem(0) ? 0 : k;  // A and B are not read where alpha is 0
     const int tiles = int((unsigned(depth) + kBlockK - 1) / kBlockK);
     const int copied = (tiles + kTiles - 1) / kTiles * kTiles;  // tiles of k, of whole intervals
-    const Terms from(terms, m, n, k);
+    const Index whole_m = (Index(m) + kBlockM - 1) / kBlockM * kBlockM;
+    const Index whole_n = (Index(n) + kBlockN - 1) / kBlockN * kBlockN;
+    const Terms from = {whole_m, whole_n, (Index(k) + 63) / 64 * 64, terms};
     if (threadIdx.x == 0) {
         #pragma unroll
         for (int stage = 0; stage < kStages; ++stage) {
-            full[stage].init(1);
-            empty[stage].init(kThreads / 32);
+            mbarrier_init(&full[stage], 1);
+            mbarrier_init(&empty[stage], kThreads / 32);
         }
         fence_mbarrier_init();
         fence_proxy_async();
@@ -563,7 +530,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 128, 1) gemm_wgmma_f32_n
     } else {
         Turn turn = {0, 0};
         const int first_row = warp / 4 * 64;  // of the warpgroup
-        const int* const row_exponents = from.row_exponents() + row0 + warp_m;
+        const int* const row_exponents = from.exponents() + row0 + warp_m;
         const int* const col_exponents = from.col_exponents() + col0;
         // Read while the first tiles are copied.
         const bool is_far = depth > 0 && beyond(kSmallPower, row_exponents, col_exponents, lane);
@@ -582,7 +549,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 128, 1) gemm_wgmma_f32_n
 
         const Index row = row0 + warp_m, col = col0 + warp_n;
         const int rows = int(min(m - row, Index(kWarpM))), cols = int(min(n - col, Index(kWarpN)));
-        sync_multiplying();  // no thread reads what shared memory held
+        sync_constant<15, kThreads>();  // no thread reads what shared memory held
         #pragma unroll
         for (int begin = 0; begin < kOut; begin += kPass) {
             exchange<kVecC>(sums, begin, 0, shared, lane);
@@ -611,13 +578,8 @@ constexpr int kTermParts = 8;     // CTAs of a cluster, which share the k of suc
 // ---- Instructions (PTX) -----------------------------------------------------------------------------------------
 
 // Programmatic dependent launch (PDL): waits for what earlier kernels of the stream wrote; lets the next one start.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
-#else
-__device__ __forceinline__ void griddepcontrol_wait() {}
-__device__ __forceinline__ void launch_dependents() {}
-#endif
 
 // The nearest halves to two floats, side by side, the first one low; the low and the high one of two as a float.
 __device__ __forceinline__ unsigned to_f16x2(float low, float high)
@@ -647,8 +609,7 @@ __device__ __forceinline__ float max_nan(float x, float y)
     return larger;
 }
 
-// Writes eight numbers of 16 bits, two in each of `x`, to global memory at once: of an assignment the compiler often
-// makes four writes.
+// Writes eight numbers of 16 bits, two in each of `x`, to global memory at once: an assignment may become four writes.
 __device__ __forceinline__ void store_eight(unsigned short* to, const unsigned (&x)[4])
 {
     asm volatile("st.global.v4.b32 [%0], { %1, %2, %3, %4 };"
@@ -693,11 +654,8 @@ struct Terms {
 
     __device__ __forceinline__ Term* a() const { return reinterpret_cast<Term*>(memory); }
     __device__ __forceinline__ Term* b() const { return a() + kTerms * rows * depth; }
-    __device__ __forceinline__ int* row_exponents() const
-    {
-        return reinterpret_cast<int*>(b() + kTerms * cols * depth);
-    }
-    __device__ __forceinline__ int* col_exponents() const { return row_exponents() + rows; }
+    __device__ __forceinline__ int* exponents() const { return reinterpret_cast<int*>(b() + kTerms * cols * depth); }
+    __device__ __forceinline__ int* col_exponents() const { return exponents() + rows; }
 };
 
 // The largest magnitude of some numbers, as bits, which are ordered like the numbers.
@@ -715,9 +673,7 @@ struct Span {
     {
         #pragma unroll
         for (int other = first; other <= last; other *= 2) {
-            Span theirs = none();
-            theirs.most = __shfl_xor_sync(~0u, most, other);
-            add(theirs);
+            add(Span{__shfl_xor_sync(~0u, most, other)});
         }
     }
 
@@ -767,17 +723,11 @@ __device__ __forceinline__ void write(
     for (int term = 0; term < kTerms; ++term) store_eight(to + term * rows * depth, pairs[term]);
 }
 
-// Clusters that split so many rows of op(A) or columns of op(B), stored along k.
-__device__ __forceinline__ Index clusters_along(Index rows, Index depth)
+// Clusters that split so many rows of op(A) or columns of op(B): up to kMost warps share the k of kRows of them.
+template <int kRows, int kSteps, int kMost>
+__device__ __forceinline__ Index clusters_for(Index rows, Index depth)
 {
-    const int each = kTermParts * kTermWarps / sharing(depth, kTermHeld, kTermWarps);
-    return (rows + each - 1) / each;
-}
-
-// Clusters that split so many rows of op(A) or columns of op(B), stored across k.
-__device__ __forceinline__ Index clusters_across(Index rows, Index depth)
-{
-    const int each = kTermParts * kTermWarps / sharing(depth, kTermK, kTermParts * kTermWarps) * kTermRows;
+    const int each = kTermParts * kTermWarps / sharing(depth, kSteps, kMost) * kRows;
     return (rows + each - 1) / each;
 }
 
@@ -788,7 +738,7 @@ struct Unit {
 };
 
 // The work of cluster `at` of the grid. Clusters of A and of B take turns until one operand has no more: rows along
-// k are read and written while Clusters whose warps share k wait for each other.
+// k are read and written while clusters whose warps share k wait for each other.
 __device__ __forceinline__ Unit unit_of(Index at, Index of_a, Index of_b)
 {
     const Index both = min(of_a, of_b);
@@ -842,8 +792,7 @@ __device__ __forceinline__ void read_along(Held& x, const Elem* row, bool inside
     }
 }
 
-// Splits the rows of op(A) or columns of op(B) of a CTA, of `extent`, stored along k. Warps that share one are of one
-// CTA.
+// Splits the rows of op(A) or columns of op(B) of a CTA, of `extent`, stored along k. A CTA's warps may share one.
 __device__ __forceinline__ void split_along(
     const Elem* matrix_x, int ld, Index cta, int extent, int k, Term* terms, Index rows, Index depth,
     int* exponents, Span* spans, Elem* turned)
@@ -952,9 +901,8 @@ __device__ __forceinline__ void split_across(
         if (warp == 0) {
             const int ctas = count / kTermWarps;
             for (int each = rank / ctas * ctas; each < (rank / ctas + 1) * ctas; ++each) {
-                Span theirs = Span::none();
-                theirs.most = *peer(&spans[kTermWarps][lane].most, each);
-                span.add(theirs);
+                const Span& own = spans[kTermWarps][lane];
+                span.add(Span{*peer(&own.most, each)});
             }
             spans[0][lane] = span;
         }
@@ -988,8 +936,7 @@ __device__ __forceinline__ void split_across(
 
 }  // namespace
 
-// Splits A and B into terms, as the product reads them: `rows`, `cols` and `depth` are m, n and k rounded up to its
-// whole tiles.
+// Splits A and B into terms, as the product reads them: `rows`, `cols` and `depth` are m, n and k in its whole tiles.
 extern "C" __global__ void __cluster_dims__(kTermParts, 1, 1) __launch_bounds__(32 * kTermWarps, 4)
 split_fp16x3_nn_blocked64_cluster8(
     const Elem* __restrict__ matrix_a, int lda, const Elem* __restrict__ matrix_b, int ldb, char* __restrict__ terms,
@@ -999,13 +946,14 @@ split_fp16x3_nn_blocked64_cluster8(
     __shared__ __align__(16) Elem turned[kTermWarps][33 * kTermRows];
     const Terms to = {rows, cols, depth, terms};
     Elem* const own = turned[threadIdx.x / 32];
-    const Index of_a = clusters_along(to.rows, to.depth), of_b = clusters_across(to.cols, to.depth);
+    const Index of_a = clusters_for<1, kTermHeld, kTermWarps>(to.rows, to.depth);
+    const Index of_b = clusters_for<kTermRows, kTermK, kTermParts * kTermWarps>(to.cols, to.depth);
     const Unit unit = unit_of(blockIdx.x / kTermParts, of_a, of_b);
     const Index cta = unit.index * kTermParts + blockIdx.x % kTermParts;  // of rows along k
     griddepcontrol_wait();
     launch_dependents();
     if (unit.of_a) {
-        split_along(matrix_a, lda, cta, m, k, to.a(), to.rows, to.depth, to.row_exponents(), spans[0], own);
+        split_along(matrix_a, lda, cta, m, k, to.a(), to.rows, to.depth, to.exponents(), spans[0], own);
     } else {
         split_across(matrix_b, ldb, unit.index, n, k, to.b(), to.cols, to.depth, to.col_exponents(), spans, own);
     }

@@ -154,7 +154,7 @@ template <int kAcc> void wgmma_bf16(float (&acc)[kAcc], unsigned long long a, un
 inline void commit_wgmma() { wgmma_commit(); }
 template <int kPending, int kAcc> void wait_wgmma(float (&)[kAcc]) { wgmma_wait(kPending); }
 template <int kCount> void take_registers() {}
-template <int kCount> void give_registers_back() {}
+template <int kCount> void give_registers() {}
 
 // ---- Arithmetic --------------------------------------------------------------------------------------------------
 
