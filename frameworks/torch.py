@@ -5,6 +5,7 @@ torch's dispatcher unless its tensors are traced or transformed.
 """
 
 import math
+from itertools import takewhile
 from typing import Any, Never, SupportsFloat
 
 try:
@@ -16,7 +17,7 @@ except ModuleNotFoundError as error:
     raise ImportError(_HELP, name="torch") from error
 
 from tilewright import _library
-from tilewright.codegen.errors import ArgumentTypeError, NotInMemoryError, check
+from tilewright.codegen.errors import ArgumentTypeError, NotInMemoryError, ShapeError, check
 from tilewright.codegen.problem import GradeLike
 from tilewright.runtime.product.arguments import number, refuse
 from tilewright.runtime.settings import Vendor
@@ -38,23 +39,26 @@ def matmul(
     a: torch.Tensor, b: torch.Tensor, *more: Never, alpha: SupportsFloat = 1.0, accuracy: GradeLike = "ieee",
     vendor: Vendor | None = None, **unknown: Never,
 ) -> torch.Tensor:  # fmt: skip
-    """alpha * a @ b by the tuned kernel for these shapes; gradients, `torch.func` and `torch.compile` work.
+    """alpha * a @ b by the tuned kernel for these shapes, for tensors of any rank as `torch.matmul` has it; gradients,
+    `torch.func` and `torch.compile` work.
 
-    Padded rows, transposes and parts of larger tensors are used in place; tensors with strides that no kernel takes are
-    copied. On a GPU the work is put on torch's current stream. The gradients of a and b are two products with shapes of
-    their own, m x k x n and k x n x m (or their transposes, where a or b is one), so tune these too for training. They
-    have gradients in turn.
+    Padded rows, transposes, parts of larger tensors and tensors that are broadcast are used in place; tensors with
+    strides that no kernel takes are copied. On a GPU the work is put on torch's current stream. The gradients of a and
+    b are two products with shapes of their own, m x k x n and k x n x m (or their transposes, where a or b is one), so
+    tune these too for training. They have gradients in turn.
 
     Args:
-        a: m x k, float32 or float64, in the processor's memory or on a GPU.
-        b: k x n, of the same dtype and in the same memory.
+        a: m x k, or a stack of such matrices, or a vector of k elements; float32 or float64, in the processor's memory
+            or on a GPU.
+        b: k x n, or a stack of such matrices, or a vector of k elements; of the same dtype and in the same memory.
+            Dimensions before the last two broadcast.
         alpha: factor of the product, a number or a 0-d array; one on a GPU is copied to the processor, which waits for
             the GPU.
         accuracy: ieee, elementwise or normwise, as for `tilewright.load`; it holds for the gradients too.
         vendor: auto or never, as for `tilewright.load`; it holds for the gradients too.
 
     Returns:
-        A new tensor, m x n, row by row.
+        A new tensor, m x n or a stack of such matrices, row by row; a vector is no dimension of it.
 
     Raises:
         ShapeError, ArgumentTypeError, DeviceMismatchError: a and b do not fit; while tracing, torch raises its own.
@@ -81,10 +85,8 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
         """input @ weight.T + bias over the last dimension of an input of any rank."""
-        result = matmul(input.reshape(math.prod(input.shape[:-1]), input.shape[-1]), self.weight.t())
-        if self.bias is not None:
-            result = result + self.bias
-        return result.reshape(*input.shape[:-1], self.out_features)
+        result = matmul(input, self.weight.t())
+        return result if self.bias is None else result + self.bias
 
 
 def _is_plain(a: Any, b: Any) -> bool:
@@ -135,17 +137,23 @@ def _kernel(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee", vendor: 
 
 def _fake(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee", vendor: str | None = None) -> Any:
     """A tensor of the shape, strides, dtype and device of the result."""
-    torch._check(a.dim() == 2 and b.dim() == 2, lambda: f"a and b must be two-dimensional: {a.shape}, {b.shape}")
-    torch._check(a.shape[1] == b.shape[0], lambda: f"inner dimensions differ: {a.shape}, {b.shape}")
+    shapes = f"a is {tuple(a.shape)}, b is {tuple(b.shape)}"
+    torch._check(a.dim() > 0 and b.dim() > 0, lambda: f"a and b must have a dimension at least: {shapes}")
+    torch._check(a.shape[-1] == b.shape[-2:][0], lambda: f"inner dimensions differ: {shapes}")
     torch._check(a.dtype == b.dtype, lambda: f"a is {a.dtype} and b is {b.dtype}: cast one of them first")
     wanted = torch.float32, torch.float64
     torch._check(a.dtype in wanted, lambda: f"a and b must be float32 or float64, got {a.dtype}")
     torch._check_with(ArgumentTypeError, a.device == b.device, lambda: f"a is on {a.device} and b is on {b.device}")
-    return a.new_empty((a.shape[0], b.shape[1]))
+    try:
+        stack = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except RuntimeError as error:
+        raise RuntimeError(f"the dimensions before the last two do not broadcast: {shapes}") from error
+    return a.new_empty((*stack, *a.shape[-2:-1], *b.shape[1:][-1:]))
 
 
 class _Product(torch.autograd.Function):  # type: ignore[misc]
-    """The product and its gradients: dA = alpha dC B^T, dB = alpha A^T dC, forward dC = alpha (dA B + A dB).
+    """The product and its gradients: dA = alpha dC B^T, dB = alpha A^T dC, forward dC = alpha (dA B + A dB). The
+    gradient of an operand that was broadcast is a sum of such products.
 
     The dispatcher calls it once for each level of torch.func's transforms. `torch.autograd.Function.apply` refuses
     that, so `_apply` is the method that `apply` overrides.
@@ -175,8 +183,13 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
         if grad is not None:
             a, b = ctx.saved_tensors
             for_a, for_b, *_ = ctx.needs_input_grad
-            of_a = _as_it_lies(a, grad, b.t(), ctx.options) if for_a else None
-            of_b = _as_it_lies(b, a.t(), grad, ctx.options) if for_b else None
+            left, right = a, b  # vectors become matrices of one row or column
+            if b.dim() == 1:
+                right, grad = b[:, None], grad[..., None]
+            if a.dim() == 1:
+                left, grad = a[None], grad[..., None, :]
+            of_a = _gradient(a, grad.mT, right.mT, ctx.options) if for_a else None
+            of_b = _gradient(b, left, grad, ctx.options) if for_b else None
         return of_a, of_b, None, None, None, None
 
     @staticmethod
@@ -192,11 +205,37 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
 _apply: Any = super(torch.autograd.Function, _Product).apply
 
 
-def _as_it_lies(like: Any, a: Any, b: Any, options: dict[str, Any]) -> Any:
-    """The product of a and b, transposed in memory where `like` is, so that a parameter's gradient is not copied."""
-    if like.stride(0) == 1 and like.stride(1) == like.shape[0]:
-        return matmul(b.t(), a.t(), **options).t()
-    return matmul(a, b, **options)
+def _gradient(like: Any, left: Any, right: Any, options: dict[str, Any]) -> Any:
+    """left^T right, summed over the dimensions along which the operand `like` was broadcast.
+
+    The innermost of these dimensions count as rows of left and right, unless the copies that this needs take more
+    memory than a product for each matrix.
+    """
+    if left.dim() == right.dim() == like.dim() == 2:
+        return _as_it_lies(like, left, right, options)
+    most, rank = sorted((left.dim() - 2, right.dim() - 2))
+    own = [*[1] * rank, *like.shape[:-2]][::-1]  # the innermost first
+    folded = len([*takewhile(lambda extent: extent == 1, own[:most])])
+    if folded:
+        copied = sum(each.shape[-1] for each in (left, right) if not _lies_evenly(each, folded))
+        folded = folded if copied * left.shape[-2] <= left.shape[-1] * right.shape[-1] else 0
+        rows = math.prod(left.shape[-2 - folded : -1])
+        left, right = (each.reshape(*each.shape[: -2 - folded], rows, each.shape[-1]) for each in (left, right))
+    result = _as_it_lies(like, left, right, options)
+    summed = [-3 - i for i, extent in enumerate(own[folded:rank]) if extent == 1 and result.shape[-3 - i] != 1]
+    return (result.sum(summed) if summed else result).reshape(like.shape)
+
+
+def _as_it_lies(like: Any, left: Any, right: Any, options: dict[str, Any]) -> Any:
+    """left^T right, transposed in memory where `like` is, so that a parameter's gradient is not copied."""
+    if like.dim() > 1 and like.stride(-2) == 1 and like.stride(-1) == like.shape[-2]:
+        return matmul(right.mT, left, **options).mT
+    return matmul(left.mT, right, **options)
+
+
+def _lies_evenly(stack: Any, count: int) -> bool:
+    """Whether all rows along the `count` innermost dimensions of a stack follow each other at one distance."""
+    return all(stack.stride(i) == stack.stride(i + 1) * stack.shape[i + 1] for i in range(-2 - count, -2))
 
 
 def _with_gradient(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee", vendor: str | None = None) -> Any:
@@ -214,23 +253,30 @@ def _batched(
     info: Any, dims: tuple[int | None, ...], a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee",
     vendor: str | None = None,
 ) -> tuple[Any, int]:  # fmt: skip
-    """The op within `torch.vmap`: one product if a or b is a single matrix, else one for each pair of matrices.
+    """The op within `torch.vmap`: one product of stacks, with the mapped dimension as the first of a stack, or as the
+    rows or columns of a matrix where vectors are mapped alone.
 
-    `dims` are the dimensions of a and b along which matrices are stacked. Returns the stack of the results and its
-    dimension.
+    `dims` are the mapped dimensions of a and b. Returns the results and their mapped dimension.
     """
-    count, options = info.batch_size, (alpha, accuracy, vendor)
+    options = alpha, accuracy, vendor
+    for name, each, dim in zip("ab", (a, b), dims):
+        text = f"{name} must have a dimension at least, got a number for each place of the mapped dimension"
+        check(dim is None or each.dim() > 1, text, ShapeError)
     a, b = (each if dim is None else each.movedim(dim, 0) for each, dim in zip((a, b), dims))
-    if dims[1] is None and a.dim() == 3:
-        result = _op(a.reshape(count * a.shape[1], a.shape[2]), b, *options)
-        return result.reshape(count, a.shape[1], b.shape[1]), 0
-    if dims[0] is None and b.dim() == 3:
-        result = _op(a, b.transpose(0, 1).reshape(b.shape[1], count * b.shape[2]), *options)
-        return result.reshape(a.shape[0], count, b.shape[2]), 1
-    if not count:
-        return torch.bmm(a, b), 0  # a stack without elements
-    stacks = ([each] * count if dim is None else each.unbind() for each, dim in zip((a, b), dims))
-    return torch.stack([_op(*pair, *options) for pair in zip(*stacks)]), 0
+    if dims[1] is None and a.dim() == 2:
+        result = _op(a, b, *options)
+        return result, max(0, result.dim() - 2)
+    if dims[0] is None and b.dim() == 2:
+        result = _op(a, b.t(), *options)
+        return result, result.dim() - 1
+    row, col = dims[0] is not None and a.dim() == 2, dims[1] is not None and b.dim() == 2
+    a, b = a.unsqueeze(1) if row else a, b.unsqueeze(2) if col else b
+    rank = max(each.dim() + (dim is None) for each, dim in zip((a, b), dims))
+    a, b = (
+        each if dim is None else each.unflatten(0, (info.batch_size, *[1] * (rank - each.dim())))
+        for each, dim in zip((a, b), dims)
+    )
+    return _op(a, b, *options).squeeze([-2] * row + [-1] * col), 0
 
 
 _ops.impl("matmul", _kernel, "CompositeExplicitAutograd")

@@ -174,8 +174,9 @@ def _inserted(view: View, at: int) -> View:
 
 
 def matrix_of(view: View) -> View:
-    """The first matrix of a stack; a vector as a column."""
-    view = view if len(view.shape) > 1 else _inserted(view, len(view.shape))
+    """The first matrix of a stack; a vector as a column, and a number as a matrix of one element."""
+    while len(view.shape) < 2:
+        view = _inserted(view, len(view.shape))
     return replace(view, shape=view.shape[-2:], strides=view.strides[-2:])
 
 

@@ -166,8 +166,9 @@ class TestRefused:
         ],
     )
     def test_shapes(self, of_a: Any, of_b: Any, words: str) -> None:
-        with pytest.raises(ShapeError, match=words):
-            tilewright.matmul(whole(*of_a), whole(*of_b), **HERE)
+        for copy in ("never", "if-needed"):
+            with pytest.raises(ShapeError, match=words):
+                tilewright.matmul(whole(*of_a), whole(*of_b), copy=copy, **HERE)
 
     def test_an_out_of_another_shape(self) -> None:
         for out in (whole(3, 5), whole(1, 3, 5), whole(2, 5, 3)):

@@ -35,16 +35,31 @@ ROOT = Path(tilewright.__file__).resolve().parent
 OP = torch.ops.tilewright.matmul
 LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "plain": lambda x: x,
-    "transposed": lambda x: x.t().contiguous().t(),
-    "sliced": lambda x: torch.nn.functional.pad(x, (3, 2, 1, 1))[1:-1, 3:-2],
-    "stepped": lambda x: x.repeat_interleave(2, 1)[:, ::2],
+    "transposed": lambda x: x.mT.contiguous().mT,
+    "sliced": lambda x: torch.nn.functional.pad(x, (3, 2, 1, 1))[..., 1:-1, 3:-2],
+    "stepped": lambda x: x.repeat_interleave(2, -1)[..., ::2],
 }
-"""The same matrix as it may lie in memory; no kernel takes the last without a copy."""
+"""The same matrix, or stack, as it may lie in memory; no kernel takes the last without a copy."""
 WAYS = {
     "tilewright.torch.matmul": tilewright_torch.matmul,
     "the op": lambda a, b, alpha=1.0: OP(a, b, alpha),
     "tilewright.matmul": tilewright.matmul,
 }
+RANKS = (
+    ((5, 3, 4), (5, 4, 2)),
+    ((2, 5, 3, 4), (4, 2)),
+    ((3, 4), (5, 4, 2)),
+    ((3, 4), (5, 4, 1)),
+    ((2, 1, 3, 4), (5, 4, 2)),
+    ((2, 5, 3, 4), (5, 4, 2)),
+    ((2, 5, 3, 4), (2, 1, 4, 2)),
+    ((3, 4), (1, 4, 2)),
+    ((4,), (4,)),
+    ((4,), (2, 5, 4, 2)),
+    ((5, 3, 4), (4,)),
+)
+"""Shapes of products of vectors and stacks, broadcast and not."""
+EMPTY = (((0, 3, 4), (4, 2)), ((2, 0, 4), (2, 4, 2)), ((5, 3, 0), (0, 2)), ((0,), (0,)))
 
 
 TRACED = {
@@ -80,6 +95,10 @@ class Products:
         values = np.random.default_rng((seed, rows, cols)).integers(-8, 9, (rows, cols))
         return torch.tensor(values, dtype=dtype, device=self.device)
 
+    def stack(self, *shape: int, seed: int = 0) -> Any:
+        """A stack of such matrices in double, or a vector."""
+        return self.whole(math.prod(shape[:-1]), shape[-1], torch.float64, seed).reshape(shape)
+
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
     @pytest.mark.parametrize("layout", LAYOUTS)
     def test_opcheck(self, layout: str, dtype: Any) -> None:
@@ -87,6 +106,60 @@ class Products:
         torch.library.opcheck(OP.default, (a, b))
         tracked = a.detach().requires_grad_(), b.detach().requires_grad_()
         torch.library.opcheck(OP.default, (*tracked, 0.5))
+
+    @pytest.mark.parametrize(("of_a", "of_b"), [((2, 5, 3, 4), (4, 2)), ((2, 1, 3, 4), (5, 4, 2)), ((4,), (5, 4, 2))])
+    def test_opcheck_of_stacks(self, of_a: tuple[int, ...], of_b: tuple[int, ...]) -> None:
+        torch.library.opcheck(OP.default, tuple(self.stack(*shape).requires_grad_() for shape in (of_a, of_b)))
+
+    @pytest.mark.parametrize("way", WAYS)
+    @pytest.mark.parametrize(("of_a", "of_b"), [*RANKS, *EMPTY])
+    def test_any_rank_is_that_of_torch(self, of_a: tuple[int, ...], of_b: tuple[int, ...], way: str) -> None:
+        operands = self.stack(*of_a).requires_grad_(), self.stack(*of_b).requires_grad_()
+        got, expected = WAYS[way](*operands), torch.matmul(*operands)
+        assert torch.equal(got, expected)
+        grad = self.stack(1, got.numel()).reshape(got.shape)
+        results, wanted = (torch.autograd.grad(each, operands, grad) for each in (got, expected))
+        assert [each.shape for each in results] == [of_a, of_b]
+        assert all(map(torch.equal, results, wanted))
+
+    @pytest.mark.parametrize(("of_a", "of_b"), [*RANKS, *EMPTY])
+    def test_any_rank_in_every_layout(self, of_a: tuple[int, ...], of_b: tuple[int, ...]) -> None:
+        for layout in LAYOUTS.values():
+            a, b = (x if x.dim() == 1 else layout(x) for x in (self.stack(*of_a), self.stack(*of_b)))
+            got = OP(a, b, 0.5)
+            assert torch.equal(got, 0.5 * torch.matmul(a, b))
+            with FakeTensorMode() as mode:
+                fake = OP(mode.from_tensor(a), mode.from_tensor(b))
+            assert (got.shape, got.stride()) == (fake.shape, fake.stride())
+            assert got.is_contiguous()
+
+    @pytest.mark.parametrize(("of_a", "of_b"), RANKS)
+    def test_gradients_of_stacks_of_first_and_second_order(self, of_a: tuple[int, ...], of_b: tuple[int, ...]) -> None:
+        a, b = (torch.randn(of, dtype=torch.float64, device=self.device, requires_grad=True) for of in (of_a, of_b))
+        product = partial(tilewright_torch.matmul, alpha=0.5)
+        every = {"fast_mode": True, "check_batched_grad": True}
+        assert torch.autograd.gradcheck(product, (a, b), check_forward_ad=True, **every)
+        assert torch.autograd.gradgradcheck(product, (a, b), check_fwd_over_rev=True, **every)
+
+    def test_a_gradient_sums_in_its_product_where_that_takes_less_memory(self, products: list[tuple[Any, Any]]) -> None:
+        """Rows of the stack are rows of one product, that is not copied; else products of the stack are summed."""
+        for of_a, of_b, shapes in (
+            ((2, 5, 3, 4), (4, 2), [((2, 5, 3, 2), (2, 4)), ((4, 30), (30, 2))]),
+            ((2, 5, 3, 4), (2, 1, 4, 2), [((2, 5, 3, 2), (2, 1, 2, 4)), ((2, 4, 15), (2, 15, 2))]),
+            ((5, 3, 4), (4,), [((5, 3, 1), (1, 4)), ((4, 15), (15, 1))]),
+            ((3, 4), (5, 4, 1), [((3, 5), (5, 4)), ((4, 3), (5, 3, 1))]),
+            ((3, 4), (5, 4, 7), [((5, 3, 7), (5, 7, 4)), ((4, 3), (5, 3, 7))]),
+            ((2, 5, 3, 4), (5, 4, 2), [((2, 5, 3, 2), (5, 2, 4)), ((2, 5, 4, 3), (2, 5, 3, 2))]),
+        ):
+            a, b = self.stack(*of_a).requires_grad_(), self.stack(*of_b).requires_grad_()
+            grad = self.stack(*torch.matmul(a, b).shape)
+            result = tilewright_torch.matmul(a, b)
+            products.clear()
+            result.backward(grad)
+            assert [(left.shape, right.shape) for left, right in products] == shapes
+            (left, of_left), (of_right, right) = products
+            assert {each.data_ptr() for each in (of_right, of_left)} == {a.data_ptr(), b.data_ptr()}
+            assert {each.data_ptr() for each in (left, right)} == {grad.data_ptr()}
 
     @pytest.mark.parametrize("way", WAYS)
     def test_results_and_how_they_lie(self, way: str) -> None:
@@ -127,25 +200,29 @@ class Products:
         assert torch.autograd.gradgradcheck(product, (a, b), check_batched_grad=True, check_fwd_over_rev=True)
         assert torch.autograd.gradcheck(product, (a, b.detach()))
 
-    def test_only_gradients_that_are_wanted_are_computed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        shapes: list[tuple[int, ...]] = []
-        product = tilewright_torch._product
+    @pytest.fixture
+    def products(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+        """The operands of products, as the library is called with them."""
+        operands: list[tuple[Any, Any]] = []
+        product = tilewright._library.product
 
-        def counted(a: Any, b: Any, *options: Any) -> Any:
-            result = product(a, b, *options)
-            shapes.append((*result.shape, a.shape[1]))
-            return result
+        def noted(a: Any, b: Any, *options: Any) -> Any:
+            operands.append((a, b))
+            return product(a, b, *options)
 
-        monkeypatch.setattr(tilewright_torch, "_product", counted)
+        monkeypatch.setattr(tilewright._library, "product", noted)
+        return operands
+
+    def test_only_gradients_that_are_wanted_are_computed(self, products: list[tuple[Any, Any]]) -> None:
         a, b = self.whole(5, 7), self.whole(7, 6)
         for left, right, backward in (
             (a, b.clone().requires_grad_(), [(7, 6, 5)]),
             (a.clone().requires_grad_(), b, [(5, 7, 6)]),
             (a.clone().requires_grad_(), b.clone().requires_grad_(), [(5, 7, 6), (7, 6, 5)]),
         ):
-            shapes.clear()
+            products.clear()
             tilewright_torch.matmul(left, right).backward(self.whole(5, 6))
-            assert shapes == [(5, 6, 7), *backward]
+            assert [(*x.shape[:1], y.shape[1], x.shape[1]) for x, y in products] == [(5, 6, 7), *backward]
 
     def test_options_reach_every_product(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The product and both gradients, by each way: accuracy and whether the vendor's library may serve."""
@@ -233,6 +310,21 @@ class Products:
             with torch.no_grad():
                 torch.testing.assert_close(compiled(a, b), expected)
 
+    def test_stacks_compiled_as_one_graph(self) -> None:
+        def layer(a: Any, b: Any, rows: Any) -> Any:
+            return tilewright_torch.matmul(torch.relu(tilewright_torch.matmul(a.sin(), b.mT)), rows)
+
+        torch.compiler.reset()
+        compiled = torch.compile(layer, fullgraph=True, backend=self.backend, dynamic=True)
+        for count, m in ((2, 4), (3, 9)):
+            operands = self.stack(count, 1, m, 7), self.stack(6, 7), self.stack(count, 5, 6, 3)
+            operands = tuple(each.requires_grad_() for each in operands)
+            got, expected = compiled(*operands), layer(*operands)
+            torch.testing.assert_close(got, expected)
+            grad = self.stack(*got.shape)
+            results = [torch.autograd.grad(each, operands, grad) for each in (got, expected)]
+            torch.testing.assert_close(*results)
+
     def test_exported(self) -> None:
         a, b = self.whole(5, 7), torch.nn.Linear(7, 6)
         network = tilewright_torch.Linear(7, 6).to(self.device)
@@ -271,6 +363,8 @@ class Products:
                 self.check_trace(partial(TRANSFORMS[name], WAYS[way]), partial(TRANSFORMS[name], torch.mm), tracing)
             product = partial(lambda way, x: WAYS[way](x.a, x.b), way)
             self.check_trace(product, lambda x: x.a @ x.b, tracing, pre_dispatch=bool(before))
+            stacks = partial(lambda way, x: WAYS[way](x.stack_a, x.b) + WAYS[way](x.stack_a, x.stack_b), way)
+            self.check_trace(stacks, lambda x: x.stack_a @ x.b + x.stack_a @ x.stack_b, tracing)
 
     def check_trace(self, function: Any, expected: Any, mode: str, **options: Any) -> None:
         fields = [vars(self.given(seed)).values() for seed in (0, 1)]
@@ -322,24 +416,38 @@ class Products:
             results.append((each, of_all, torch.autograd.grad(of_all.square().sum(), list(stacked.values()))))
         torch.testing.assert_close(*results)
 
-    def test_vmap_makes_one_product_where_it_can(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        shapes: list[tuple[int, ...]] = []
-        product = tilewright._library.product
-
-        def counted(a: Any, b: Any, *options: Any) -> Any:
-            shapes.append((a.shape[0], b.shape[1], a.shape[1]))
-            return product(a, b, *options)
-
-        monkeypatch.setattr(tilewright._library, "product", counted)
-        x = self.given()
+    def test_vmap_makes_one_product(self, products: list[tuple[Any, Any]]) -> None:
+        x, row, many = self.given(), self.stack(5, 4), self.stack(6, 5, 3, 4)
         for way in (tilewright_torch.matmul, OP):
-            for (dims, a, b), expected in zip(x.mapped, ([(15, 2, 4)], [(3, 10, 4)], [(3, 2, 4)] * 5), strict=True):
-                shapes.clear()
-                torch.vmap(way, dims)(a, b)
-                assert shapes == expected
-        shapes.clear()
+            pairs = torch.vmap(torch.vmap(way, (None, 0)), (0, None))
+            for function, a, b, shapes in (
+                *((torch.vmap(way, dims), a, b, (a.shape, b.shape)) for dims, a, b in x.mapped),
+                (torch.vmap(way, (0, None)), row, x.b, ((5, 4), (4, 2))),
+                (torch.vmap(way, (None, 0)), x.a, row, ((3, 4), (4, 5))),
+                (torch.vmap(way), row, row, ((5, 1, 4), (5, 4, 1))),
+                (torch.vmap(way, (0, None)), many, x.stack_b, ((6, 5, 3, 4), (5, 4, 2))),
+                (torch.vmap(way, (1, 0)), many, x.stack_b, ((5, 6, 3, 4), (5, 1, 4, 2))),
+                (pairs, many, x.stack_b, ((6, 1, 5, 3, 4), (5, 1, 4, 2))),
+            ):
+                products.clear()
+                function(a, b)
+                assert [(a.shape, b.shape) for a, b in products] == [shapes]
+        products.clear()
         jacrev(lambda a: tilewright_torch.matmul(a, x.b))(x.a)
-        assert shapes == [(3, 2, 4), (18, 4, 2)]
+        assert [(a.shape, b.shape) for a, b in products] == [((3, 4), (4, 2)), ((6, 3, 2), (2, 4))]
+
+    @pytest.mark.parametrize(("of_a", "of_b"), [*RANKS, ((0, 3, 4), (4, 2))])
+    def test_vmap_of_any_rank_is_that_of_torch(self, of_a: tuple[int, ...], of_b: tuple[int, ...]) -> None:
+        a, b = self.stack(*of_a), self.stack(*of_b)
+        for at in (0, -1):
+            many_a, many_b = torch.stack([a, 2 * a, -a], at), torch.stack([b, 3 * b, -b], at)
+            for dims, left, right in (((at, None), many_a, b), ((None, at), a, many_b), ((at, at), many_a, many_b)):
+                got, expected = (torch.vmap(way, dims)(left, right) for way in (OP, torch.matmul))
+                assert torch.equal(got, expected)
+            got, expected = (
+                torch.vmap(torch.vmap(way, (None, at)), (at, None))(many_a, many_b) for way in (OP, torch.matmul)
+            )
+            assert torch.equal(got, expected)
 
     @pytest.mark.parametrize("way", WAYS)
     def test_tensors_without_memory_are_what_torch_takes_them_for(self, way: str) -> None:
@@ -355,10 +463,8 @@ class Products:
             assert torch.equal(WAYS[way](x.a, x.b), x.a @ x.b)  # a plan is kept now
 
     def given(self, seed: int = 0) -> Given:
-        def whole(*shape: int) -> Any:
-            return self.whole(math.prod(shape[:-1]), shape[-1], torch.float64, seed).reshape(shape)
-
-        return Given(whole(3, 4), whole(4, 2), whole(5, 3, 4), whole(5, 4, 2), whole(6, 3, 2))
+        shapes = (3, 4), (4, 2), (5, 3, 4), (5, 4, 2), (6, 3, 2)
+        return Given(*(self.stack(*shape, seed=seed) for shape in shapes))
 
     def test_views_that_only_torch_knows(self) -> None:
         a, row = self.whole(5, 5), self.whole(1, 5)
@@ -381,8 +487,10 @@ class Products:
     def test_what_is_no_product_is_refused(self) -> None:
         a, b = self.whole(5, 7), self.whole(7, 6)
         for way in (tilewright_torch.matmul, OP):
-            with pytest.raises(ShapeError, match="two-dimensional"):
-                way(a[None], b)
+            with pytest.raises(ShapeError, match=r"^b must have a dimension at least"):
+                way(a, b[0, 0])
+            with pytest.raises(ShapeError, match=r"^a is a stack of shape \(2,\), b of \(3,\), which do not broadcast"):
+                way(a.expand(2, 5, 7), b.expand(3, 7, 6))
             with pytest.raises(ShapeError, match="inner dimensions differ"):
                 way(a, a)
             with pytest.raises(ArgumentTypeError, match="cast one of them first"):
@@ -392,7 +500,8 @@ class Products:
         with FakeTensorMode() as mode:
             left, right = mode.from_tensor(a), mode.from_tensor(b)
             for wrong, match in (
-                ((left[None], right), "two-dimensional"),
+                ((left, right[0, 0]), r"a and b must have a dimension at least: a is \(5, 7\), b is \(\)"),
+                ((left.expand(2, 5, 7), right.expand(3, 7, 6)), r"do not broadcast: a is \(2, 5, 7\), b is \(3, "),
                 ((left, left), "inner dimensions differ"),
                 ((left, right.double()), "cast one of them first"),
                 ((left.half(), right.half()), "float32 or float64"),
@@ -405,7 +514,7 @@ class Products:
         theirs = torch.nn.Linear(7, 6, bias, device=self.device, dtype=torch.float64)
         ours = tilewright_torch.Linear(7, 6, bias, device=self.device, dtype=torch.float64)
         ours.load_state_dict(theirs.state_dict())
-        for shape in ((7,), (5, 7), (2, 3, 7), (0, 7)):
+        for shape in ((7,), (5, 7), (2, 3, 7), (2, 5, 3, 7), (0, 7), (2, 0, 7)):
             x = torch.randn(shape, dtype=torch.float64, device=self.device)
             got, expected = ours(x), theirs(x)
             torch.testing.assert_close(got, expected)
@@ -414,6 +523,14 @@ class Products:
                 result.pow(2).sum().backward()
             for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
                 torch.testing.assert_close(mine.grad, other.grad)
+
+    def test_linear_copies_no_input_that_a_kernel_takes(self, products: list[tuple[Any, Any]]) -> None:
+        layer, x = tilewright_torch.Linear(7, 6).to(self.device, torch.float64), self.stack(2, 5, 3, 7)
+        for view in (x, x.transpose(0, 1), x[:, 1:4, ::2], x[..., 0, :], x.mT.contiguous().mT):
+            products.clear()
+            assert torch.equal(layer(view), view @ layer.weight.t() + layer.bias)
+            ((a, _),) = products
+            assert (a.shape, a.stride(), a.data_ptr()) == (view.shape, view.stride(), view.data_ptr())
 
 
 def test_a_factor_may_be_a_tensor_without_dimensions() -> None:
@@ -459,8 +576,8 @@ class TestProcessor(Products):
     @pytest.mark.parametrize("way", WAYS)
     @pytest.mark.skipif(device_of("auto").info.selector != "host", reason="a GPU takes the processor's tensors")
     def test_a_warm_product_takes_so_many_calls(self, way: str) -> None:
-        run = partial(WAYS[way], self.whole(5, 7), self.whole(7, 6))
-        check_calls(run, CALLS[way])
+        for a in (self.whole(5, 7), self.whole(5, 7).expand(3, 5, 7)):
+            check_calls(partial(WAYS[way], a, self.whole(7, 6)), CALLS[way])
 
 
 @pytest.mark.gpu
@@ -620,9 +737,10 @@ def test_a_fake_tensor_is_refused_with_the_call_that_takes_it() -> None:
 def test_what_is_no_product_is_refused_within_vmap(way: str) -> None:
     a, b, stack = torch.ones(4, 6), torch.ones(6, 5), torch.ones(3, 4, 6)
     for dims, given, match in (
-        ((0, None), (a, b), r"a must be two-dimensional, got shape \(6,\)"),
-        ((None, 0), (a, b), r"b must be two-dimensional, got shape \(5,\)"),
-        ((0, None), (stack[None], b), "a must be two-dimensional"),
+        ((0, None), (a[0], b), "a must have a dimension at least, got a number"),
+        ((None, 0), (a, b[0]), "b must have a dimension at least, got a number"),
+        ((0, None), (stack, b[0, 0]), "b must have a dimension at least, got an array"),
+        ((0, 0), (stack.expand(2, 3, 4, 6), b.expand(2, 5, 6, 5)), "a is a stack of shape .*, which do not broadcast"),
         ((0, None), (stack, a), "inner dimensions differ"),
         ((0, None), (stack, b.double()), "cast one of them first"),
         ((0, 0), (stack.half(), stack.half()), "float16"),
@@ -651,8 +769,9 @@ def test_the_example_trains(tmp_path: Path) -> None:
     assert done.stdout.count("True") == 2
 
 
-def test_the_guide_runs(tmp_path: Path) -> None:
+def test_the_guide_prints_what_it_shows(tmp_path: Path) -> None:
     blocks = re.findall(r"^```py\n(.*?)^```$", (ROOT / "docs" / "torch.md").read_text(), re.MULTILINE | re.DOTALL)
-    device = "import torch\ntorch.set_default_device('cpu')\n"
-    done = run(device + "\n".join(blocks), tmp_path)
+    code = "\n".join(["import torch", "torch.set_default_device('cpu')", *blocks])
+    done = run(code, tmp_path)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == re.findall(r"^print\(.*  # (.*)$", code, re.MULTILINE)
