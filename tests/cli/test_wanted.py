@@ -42,7 +42,8 @@ BAD = [
 
 def asked(**given: Any) -> list[str]:
     nothing: dict[str, Any] = dict.fromkeys(commands.PROBLEMS)
-    found = options.problems_of(**nothing | {"shapes": (), "dtype": "float", "trans": "nn", "accuracy": "ieee"} | given)
+    kind = {"dtype": "float", "trans": "nn", "accuracy": "ieee", "batch": 1}
+    found = options.problems_of(**nothing | {"shapes": ()} | kind | given)
     return [str(problem) for problem in found]
 
 

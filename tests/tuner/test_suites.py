@@ -33,10 +33,14 @@ BAD = [
     (
         "mine.json",
         '[{"m": 1, "n": 2, "k": 3, "type": 5}]',
-        "entry 1: an entry has m, n, k, dtype, trans, accuracy, got 'type'",
+        "entry 1: an entry has m, n, k, dtype, trans, accuracy, batch, got 'type'",
     ),
-    ("mine.csv", "", "its first line must be m,n,k and perhaps ,dtype, ,trans and ,accuracy, got ''"),
-    ("mine.csv", "5,6,7\n", "its first line must be m,n,k and perhaps ,dtype, ,trans and ,accuracy, got '5,6,7'"),
+    ("mine.csv", "", "its first line must be m,n,k and perhaps ,dtype, ,trans, ,accuracy and ,batch, got ''"),
+    (
+        "mine.csv",
+        "5,6,7\n",
+        "its first line must be m,n,k and perhaps ,dtype, ,trans, ,accuracy and ,batch, got '5,6,7'",
+    ),
     ("mine.csv", "m,n,k,m\n", "its first line must be"),
     ("mine.csv", "m,n,k\n5,6,7\n1,2\n", "line 3: k must be a whole number, got None"),
     ("mine.csv", "m,n,k\n\n1,2,3,4\n", "line 3: an entry is MxNxK or has m, n and k, got ['1', '2', '3', '4']"),
