@@ -32,8 +32,8 @@ class LookupResult:
     def taken_from(self) -> str:
         """Tuned shape that the config was taken from, if it is another one or of another device; else empty."""
         if self.sibling is not None:
-            return f"{self.sibling.problem.shape} on {self.sibling.device}"
-        return self.record.problem.shape if self.record is not None and self.origin == "predicted" else ""
+            return f"{self.sibling.problem.title} on {self.sibling.device}"
+        return self.record.problem.title if self.record is not None and self.origin == "predicted" else ""
 
     @property
     def summary(self) -> str:
