@@ -40,6 +40,8 @@ ALONE: dict[str, Row] = {
     "dmma": ("dmma:persistent=4", "130x132x40", "double", "nn"),
     "dmma stream-K": ("dmma:stream_k=1", "130x71x97", "double", "nn"),
 }
+BATCHED = ("pad", "stream-K", "packed", "packed with split-K", "skinny", "terms", "terms by wgmma")
+"""Kernels of every way to hold the matrices of a batch in a workspace."""
 SEVERAL: tuple[Row, ...] = (
     ("tiled:16", "33x17x40", "float", "nn"),
     (SHARED_K, "64x40x100", "float", "nn"),
@@ -67,6 +69,54 @@ def each_alone(shared_folder: Path) -> Path:
         return {kind: program([row], NAMES[kind]) for kind, row in ALONE.items()}
 
     return built_once(programs, shared_folder / "each_alone", "-O0")
+
+
+@pytest.fixture(scope="session")
+def batched(shared_folder: Path) -> Path:
+    """The program of bundles that serve batches, each of one kernel, and of calls of many products."""
+
+    def programs() -> dict[str, Program]:
+        layout = Layout(main=True, batched=True)
+        alone = {kind: program([ALONE[kind]], f"{NAMES[kind]}_batched", layout) for kind in BATCHED}
+        return alone | {"many": program([("naive:1x32", "1x1x1", "float", "nn")], "many", layout, MANY)}
+
+    return built_once(programs, shared_folder / "batched", "-O0")
+
+
+MANY = r"""
+    const int count = 65537;
+    std::vector<float> a(count), b(2 * count), c(count, -1.f);
+    for (int i = 0; i < count; ++i) a[size_t(i)] = float(i), b[size_t(2 * i)] = float(i % 3);
+    const auto run = [&](float* first_c, long ldc, long stride_c, long batch) {
+        return many_run_batched(
+            a.data(), 1, 1, b.data(), 1, 2, first_c, ldc, stride_c, 1, 1, 1, batch, 1, 0, nullptr, 0, nullptr);
+    };
+    printf("%d", run(c.data(), 1, 1, count));
+    for (int i = 0; i < count; ++i) {
+        if (c[size_t(i)] != float(i) * float(i % 3)) return printf(" wrong at %d", i), 1;
+    }
+    // Backwards, one C for all, one product whose stride does not matter, beside each other in a row, too many.
+    printf(" %d", run(c.data() + 2, 1, -1, 3));
+    printf(" %d", run(c.data(), 1, 0, 3));
+    printf(" %d", run(c.data(), 1, -9223372036854775807 - 1, 1));
+    printf(" %d", run(c.data(), 3, 1, 3));
+    printf(" %d", run(c.data(), 1, 1, 1l << 31));
+    return 0;
+"""
+"""Calls of more products than a grid has CTAs along y, and of matrices of C at several distances."""
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
+@pytest.mark.parametrize("name", BATCHED)
+def test_batches_pass_the_self_test(batched: Path, name: str) -> None:
+    told = passes(batched, name, "--no-times")
+    assert len(re.findall(rf"^{NAMES[name]}_batched +\d+x\d+x\d+ +ok ", told, re.MULTILINE)) == 1
+    assert "WRONG" not in told
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
+def test_a_batch_has_more_products_than_a_grid_has_ctas_along_y(batched: Path) -> None:
+    assert passes(batched, "many") == "0 0 9 0 0 5"
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
