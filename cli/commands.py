@@ -309,6 +309,7 @@ def tune() -> None:
 @_flag("--split", help="Write the kernels of each config into a file of their own.")
 @_flag("--header-only", help="Write one header with everything in it, for one kernel.")
 @_flag("--cmake", help="Add CMakeLists.txt and a pkg-config file.")
+@_flag("--batched", help="Add functions for batches of products; then every kernel serves batches.")
 @_option("FOLDER", "-o", "--output", type=FOLDER, default=Path(), help="Folder of the files.")
 @_flag("--overwrite", help="Overwrite files that were edited by hand or are of another bundle.")
 @store
@@ -320,6 +321,7 @@ def emit() -> None:
     tilewright emit --shape 1024x768x512 -o out
     tilewright emit --name my_gemm --suite public --arch sm_90a --cmake -o out
     tilewright emit --config tiled:32,edge=pad --arch sm_80 --name my_gemm -o out
+    tilewright emit --shape 256 --batched --main -o out
     tilewright emit --plain --config tiled:16 --name tiled -o out
     """
 

@@ -3,6 +3,7 @@
 import itertools
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ from ..codegen.config import Config
 from ..codegen.emit import Layout, emit
 from ..codegen.emitted import Emitted
 from ..codegen.errors import ConfigError, check
+from ..codegen.legality import serves
 from ..codegen.plain import plain
 from ..codegen.problem import Problem
 from ..runtime.store.store import Store
@@ -78,7 +80,12 @@ def emit_command(
         if configs:
             served += [Served(problem, config, info) for problem, config in zip(problems, configs, strict=True)]
         else:
-            served += [shelf.lookup(info, problem, look_up).served(problem, info) for problem in problems]
+            for problem in problems:
+                found = shelf.lookup(info, problem, look_up)
+                batch = replace(problem, batch=2)
+                if layout["batched"] and not serves(found.config, batch, info):  # as one that is fed by TMA
+                    found = shelf.lookup(info, batch, look_up)
+                served.append(found.served(problem, info))
     # The command that writes the files again needs these options beside what the files say.
     options_again: dict[str, Sequence[str]] = {"--device-key": keys, "--store": [store.as_posix()] if store else []}
     if suite is not None:

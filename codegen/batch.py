@@ -1,5 +1,6 @@
 """Batches: products of one shape in one launch, and the distances between their matrices."""
 
+import enum
 import math
 import struct
 from dataclasses import dataclass, replace
@@ -10,6 +11,23 @@ BATCH_BYTES = 128
 """Bytes of the argument `Batch` of a batched kernel."""
 _POINTERS = 7
 """Pointers among a batched kernel's arguments for which `Batch` has steps."""
+
+
+class Batching(enum.StrEnum):
+    """The batches that a kernel's text serves."""
+
+    NONE = ""
+    """One product, which needs no argument `Batch`."""
+    STEPS = "steps"
+    """Matrices at regular distances."""
+    POINTERS = "pointers"
+    """Matrices at regular distances, or at the addresses in arrays."""
+
+    @classmethod
+    def of(cls, problem: Problem) -> "Batching":
+        """The kind that the library launches for a problem."""
+        return cls.STEPS if problem.batch > 1 else cls.NONE
+
 
 Steps = tuple[int, int]
 """Elements from a product's matrix to the next one's along the outer and along the inner dimension of a batch."""

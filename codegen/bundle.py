@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from .arch import Arch
+from .batch import Batching
 from .config import Config
 from .errors import check, check_comment, check_type
 from .families import default_config
@@ -29,6 +30,8 @@ NEAR = 8
 """Factor of m, n and k within which a shape's kernel serves another where a general kernel serves the rest."""
 _ODD = 1021, 1019, 1013
 """A shape that no tile or vector divides."""
+_PRODUCTS = 2
+"""Products of a batch of any number: the kernels of all are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,8 +353,14 @@ class _Parts:
         return (*texts[:figures], *others)
 
 
-def bundled(served: Sequence[Served], split: bool) -> Bundle:
-    """A bundle of these shapes, with a file for each text if `split`. Raises ConfigError."""
+def bundled(served: Sequence[Served], split: bool, batched: bool) -> Bundle:
+    """A bundle of these shapes, with a file for each text if `split`, for batches of products if `batched`. Raises
+    ConfigError."""
+    for each in served:
+        remedy = "leave batch out and pass Layout(batched=True), which serves any number of products"
+        check(each.problem.batch == 1, f"emit serves a shape, got {each.problem}: {remedy}")
+    if batched:
+        served = [replace(each, problem=replace(each.problem, batch=_PRODUCTS)) for each in served]
     groups, arches = _grouped(served)
     several = len(arches) > 1
     parts = _Parts(several)
@@ -359,6 +368,8 @@ def bundled(served: Sequence[Served], split: bool) -> Bundle:
         key: [(row, parts.of(row.problem, fitted(row.problem, row.config, row.target), row.target)) for row in group]
         for key, group in groups.items()
     }
+    for part in (part for group in rows.values() for _, part in group):
+        check(not part.fit.dense, f"{part.config} is for matrices without gaps and no file has it; use another family")
     generals: dict[_Group, str] = {}
     if not all(part.universal for group in rows.values() for _, part in group):
         for key, group in groups.items():
@@ -446,7 +457,8 @@ def _odd(problem: Problem) -> Problem:
 def _text(parts: Sequence[Part]) -> Text:
     """The text of kernels of one config."""
     fits = list(dict.fromkeys(part.fit for part in parts))
-    sources = dict(zip(fits, instances(parts[0].problem, fits)))
+    batched = Batching.POINTERS if parts[0].problem.batch > 1 else Batching.NONE
+    sources = dict(zip(fits, instances(parts[0].problem, fits, batched)))
     kernels = tuple((part, sources[part.fit]) for part in parts)
     first = sources[fits[0]]
     preparation = replace(first.preparation, code=_within_file(first.preparation)) if first.preparation else None

@@ -18,8 +18,8 @@ COUNTER_BYTES = 16384
 """Bytes of counters at the start of an emitted bundle's workspace: a counter for each tile of C that CTAs share."""
 
 _SIZES = (
-    "MOST_LIMITED", "MOST_PAD_CTAS", "PACKED_BYTES", "PACK_THREADS", "PACK_TILE", "PAD_THREADS", "SMEM_STEP",
-    "TERM_HELD", "TERM_ROWS", "TERM_THREADS",
+    "MOST_ALONG_Y", "MOST_LIMITED", "MOST_PAD_CTAS", "PACKED_BYTES", "PACK_THREADS", "PACK_TILE", "PAD_THREADS",
+    "SMEM_STEP", "TERM_HELD", "TERM_ROWS", "TERM_THREADS",
 )  # fmt: skip
 """Constants of launches that the launcher has too: templates name them in small letters."""
 _INTERFACE_VERSION = 1
@@ -40,6 +40,8 @@ _STATUSES = (
     ("UNSUPPORTED_DEVICE", "the kernels are for other architectures, or the driver lacks tensor maps"),
     ("CAPTURING", "this call needs a workspace: capture _run, which is given one"),
 )
+_BATCH_STATUSES = (("INVALID_STRIDE", "the matrices of C overlap each other"),)
+"""Statuses of a bundle that serves batches, which follow the others."""
 _CUDA_SINCE = {"sm_90a": "12.0", "sm_100": "12.8", "sm_120": "12.8"}
 """The first CUDA whose nvcc knows an architecture; for the others 11.8, which the launches need."""
 _COMMENT = {".txt": "#", ".in": "#"}
@@ -57,6 +59,8 @@ class Layout:
     """One header with everything in it."""
     cmake: bool = False
     """Add CMakeLists.txt and a pkg-config file."""
+    batched: bool = False
+    """Add functions for batches of products; then every kernel serves batches."""
 
 
 def emit(
@@ -69,7 +73,8 @@ def emit(
 
     Args:
         served: a shape and its kernel, or several.
-        name: of the functions and files; None for one that tells the product (`default_name`).
+        name: of the functions and files; None for one that tells the product (`default_name`) and whether it serves
+            batches.
         layout: which files to make.
         options: more of the command that writes the files again, for their banner.
 
@@ -78,7 +83,8 @@ def emit(
 
     Raises:
         ConfigError: a name that C, C++, the C library, other systems or the files themselves use; a config that cannot
-            serve its problem, or that was chosen for the processor; a shape that comes twice.
+            serve its problem, or that was chosen for the processor; a shape that comes twice; a problem that has a
+            batch, as `Layout(batched=True)` serves batches of any size.
         ArgumentTypeError: arguments of other types.
     """
     check_type("served", served, (Served, Sequence), "a Served or several")
@@ -91,9 +97,9 @@ def emit(
     beside = [each for each in ("split", "main", "cmake") if getattr(layout, each)]
     check(not (layout.header_only and beside), f"header_only is one file: leave out {', '.join(beside)}")
     if name is None:
-        name = default_name([each.problem for each in served])
+        name = default_name([each.problem for each in served]) + "_batched" * layout.batched
     refuse(name)
-    bundle = bundled(served, layout.split)
+    bundle = bundled(served, layout.split, layout.batched)
     if layout.header_only:
         arches = " and ".join(arch.name for arch in bundle.arches)
         check(len(bundle.arches) == 1, f"header_only is for one architecture, got {arches}: name one")
@@ -148,6 +154,7 @@ def _templates(bundle: Bundle, layout: Layout) -> tuple[_File, ...]:
 
 def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: str) -> dict[str, Any]:
     """Values from which the templates are rendered, without the name."""
+    statuses = _STATUSES + (_BATCH_STATUSES if layout.batched else ())
     return {
         "products": bundle.products,
         "texts": bundle.texts,
@@ -160,20 +167,21 @@ def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: s
         "capability": bundle.capability,
         "dtypes": bundle.dtypes,
         "header_only": layout.header_only,
+        "batched": layout.batched,
         "main": layout.main,
         "linked": bool(bundle.units),
         "version": _INTERFACE_VERSION,
         "stored": _STORED,
-        "statuses": _STATUSES,
-        "codes": {word: code for code, (word, _) in enumerate(_STATUSES)},
-        "width": max(len(word) for word, _ in _STATUSES) + 6,
+        "statuses": statuses,
+        "codes": {word: code for code, (word, _) in enumerate(statuses)},
+        "width": max(len(word) for word, _ in statuses) + 6,
         "includes": _includes(bundle),
         "arches": _arch_files(bundle),
         "cuda": max(_CUDA_SINCE.get(arch.name, "11.8") for arch in bundle.arches),
         "command": command,
         "again": _is_given(served) or all(each.origin != AS_GIVEN for each in served),
         "counter_bytes": COUNTER_BYTES if bundle.uses.sums else 0,
-        "sections": _sections(bundle),
+        "sections": _sections(bundle, layout.batched),
         "steps": ", ".join(f"&{step}_step" for step in bundle.steps),
         "normwise": served[0].problem.accuracy is Grade.NORMWISE,
         "normwise_roundings": NORMWISE_ROUNDINGS,
@@ -195,11 +203,12 @@ def _arch_files(bundle: Bundle) -> list[dict[str, Any]]:
     return architectures
 
 
-def _sections(bundle: Bundle) -> list[str]:
+def _sections(bundle: Bundle, batched: bool) -> list[str]:
     """The sections of the launcher, files in templates/emit/launcher, as they follow each other."""
     steps = ["step", *bundle.steps, "steps"] if bundle.steps else ["no_steps"]
     choice = "nearest" if bundle.uses.several else "one_shape"
-    return ["device", *steps, "launch", choice, "memory" if bundle.uses.memory else "no_memory", "functions"]
+    memory, last = "memory" if bundle.uses.memory else "no_memory", ["batches"] if batched else []
+    return ["device", *steps, "launch", choice, memory, "functions", *last]
 
 
 def _includes(bundle: Bundle) -> list[str]:
@@ -226,7 +235,7 @@ def _command(served: Sequence[Served], name: str, layout: Layout, options: str) 
     words += [f"--accuracy {each}" for each in dict.fromkeys(s.problem.accuracy for s in served) if each != Grade.IEEE]
     words += [options] if options else []
     words.append(f"--name {name}")
-    switches = ("split", "header_only", "cmake")
+    switches = ("split", "header_only", "cmake", "batched")
     words += [f"--{switch.replace('_', '-')}" for switch in switches if getattr(layout, switch)]
     # Configs that were looked up are looked up again, with their origins and times.
     if _is_given(served):

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+from .batch import Batching
 from .config import Config
 from .environment import rendered
 from .errors import check
@@ -33,13 +34,14 @@ def render(problem: Problem, config: Config, target: Target, fit: Fit | None = N
     return instances(problem, [fit or fitted(problem, config, target)])[0]
 
 
-def instances(problem: Problem, fits: Sequence[Fit]) -> list[KernelSource]:
+def instances(problem: Problem, fits: Sequence[Fit], batched: Batching | None = None) -> list[KernelSource]:
     """The kernels of one config for some fits, in one text: of one it is called by its name, of several each is an
-    instance of a template, `gemm_tiled_f32_nn_16x16x16_0123abcd<true>`. A fit that pads has a text of its own."""
-    config, batched = fits[0].config, problem.batch > 1
-    name = kernel_name(config, problem.dtype, problem.trans, batched)
+    instance of a template, `gemm_tiled_f32_nn_16x16x16_0123abcd<true>`. A fit that pads has a text of its own.
+    `batched` says which batches they serve; None for what the library launches for the problem."""
+    config, batched = fits[0].config, Batching.of(problem) if batched is None else batched
+    name = kernel_name(config, problem.dtype, problem.trans, bool(batched))
     varied = [config.varied(fit, problem) for fit in fits]
-    first = preparation(problem, fits[0])
+    first = preparation(problem, fits[0], batched)
     text = rendered(
         config.template,
         name=name,
@@ -60,11 +62,11 @@ def instances(problem: Problem, fits: Sequence[Fit]) -> list[KernelSource]:
     return [KernelSource(each, code, first) for each in names]
 
 
-def preparation(problem: Problem, fit: Fit) -> KernelSource | None:
+def preparation(problem: Problem, fit: Fit, batched: Batching) -> KernelSource | None:
     """The kernel that an instance needs first, to pad, pack or split operands; None where it reads them as they lie.
     Its text depends on few of the config's parameters, so that many configs share it."""
     config: Any = fit.config
-    dtype, trans, batched = problem.dtype, problem.trans, problem.batch > 1
+    dtype, trans = problem.dtype, problem.trans
     if fit.edge is Edge.PAD:
         return _prepared("pad", f"pad_{dtype.code}", dtype, trans, batched)
     if any(config.packs):
@@ -84,7 +86,7 @@ def preparation(problem: Problem, fit: Fit) -> KernelSource | None:
 
 
 def _prepared(
-    template: str, name: str, dtype: DType, trans: str, batched: bool, **values: object
+    template: str, name: str, dtype: DType, trans: str, batched: Batching, **values: object
 ) -> KernelSource:  # fmt: skip
-    name, facts = "batched_" * batched + name, {"dtype": dtype, "trans": trans, "batched": batched}
+    name, facts = "batched_" * bool(batched) + name, {"dtype": dtype, "trans": trans, "batched": batched}
     return KernelSource(name, rendered(f"prepare/{template}.cu.jinja", name=name, **facts, **values))

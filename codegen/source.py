@@ -28,7 +28,7 @@ SMEM_STEP = 128
 """Bytes in whose multiples an SM allocates shared memory."""
 
 
-_MOST_ALONG_Y = 65535
+MOST_ALONG_Y = 65535
 """Most CTAs of a grid along y, and along z."""
 
 
@@ -58,7 +58,7 @@ class LaunchConfig:
 
     def batched(self, batch: int) -> "LaunchConfig":
         """This launch for each product of a batch: products lie along y, and from 65,536 on along z too."""
-        along_y = min(batch, _MOST_ALONG_Y)
+        along_y = min(batch, MOST_ALONG_Y)
         return replace(self, grid=(self.grid[0], along_y, -(-batch // along_y)))
 
     @property

@@ -184,6 +184,15 @@ def test_a_disk_that_is_full_leaves_what_was_there(run: Run, tmp_path: Path, mon
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_a_kernel_that_serves_no_batch_gives_way(run: Run, tmp_path: Path) -> None:
+    """Products with a narrow C have records of kernels that are fed by TMA."""
+    command = ("emit", "--shape", "4096x16x4096", "--arch", "sm_90a", "-o", str(tmp_path))
+    assert "load=tma" in run(*command).out
+    ran = run(*command, "--batched")
+    assert (ran.status, "load=tma" in ran.out) == (0, False)
+    assert re.search(r"^4096x16x4096 float nn for sm_90a: \w+:.* \(predicted by", ran.out, re.MULTILINE)
+
+
 def test_several_variants_are_emitted_together(run: Run, tmp_path: Path) -> None:
     two = "--config", "tiled:16", "--config", "naive:8x32"
     ran = run("emit", *two, "--arch", "sm_80", "-o", str(tmp_path / "own"))

@@ -246,6 +246,34 @@ def test_bundles_of_different_products_have_different_names() -> None:
 
 
 @pytest.mark.fast
+def test_functions_for_batches_are_there_where_they_are_wanted_alone() -> None:
+    row = Served(Problem.parse("64"), parse("tiled:16"), TYPICAL["sm_90a"])
+    plain, batched = (dict(emit(row, layout=Layout(main=True, batched=each)).files) for each in (False, True))
+    assert [*batched] == [name.replace("64x64x64", "64x64x64_batched") for name in plain]
+    declared = re.findall(r"64_batched_(\w+)\(", batched["gemm_f32_nn_64x64x64_batched.h"])
+    assert {"run_batched", "run_pointers", "workspace_size_batched", "run", "workspace_size"} <= {*declared}
+    assert not any(re.search(r"(?i)batch", text) for text in (plain["gemm_f32_nn_64x64x64.h"],))
+    assert "struct alignas(64) Batch" not in plain["gemm_f32_nn_64x64x64.cu"]
+    assert "--batched" in batched["gemm_f32_nn_64x64x64_batched.cu"].partition("#include")[0]
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("shape", "batch", "config", "told"),
+    [
+        ("64", 7, "tiled:16", r"got 64x64x64 float nn batch 7: leave batch out and pass Layout\(batched=True\)"),
+        ("1024x768x512", 1, TMA["nn"], "TMA copies the matrices of one product"),
+        ("16", 1, "small:", "small.* is for matrices without gaps and no file has it; use another family"),
+    ],
+)
+def test_what_serves_no_batch_of_any_size_is_told_in_one_line(shape: str, batch: int, config: str, told: str) -> None:
+    row = Served(Problem.parse(shape, batch=batch), parse(config), TYPICAL["sm_90a"])
+    with pytest.raises(ConfigError, match=told) as error:
+        emit(row, layout=Layout(batched=True))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.fast
 def test_what_cannot_be_one_bundle_is_told() -> None:
     row = Served(Problem.parse("64"), parse("tiled:16"), TYPICAL["sm_90a"])
     with pytest.raises(ConfigError, match="64x64x64 float nn is given twice for sm_90a"):

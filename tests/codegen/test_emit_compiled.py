@@ -127,6 +127,18 @@ def test_kernels_fed_by_tma_compile_without_a_warning(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_nvcc
+def test_kernels_of_batches_compile_without_a_warning(tmp_path: Path) -> None:
+    files: list[Path] = []
+    for number, (text, shape) in enumerate([("naive:8x32,edge=pad", ODD), *KERNELS[-9:], ("wgmma:64x64x64", ODD)]):
+        dtype = "double" if text.startswith("dmma") else "float"
+        problem = Problem.parse(shape, dtype, accuracy=parse(text).accuracy)
+        row = Served(problem, parse(text), TYPICAL["sm_90a"])
+        files += sources(emit(row, f"gemm_{number}", Layout(main=number == 0, batched=True)).write(tmp_path))
+    compiled("nvcc", "-arch=sm_90a", *UNTUNED, *STRICT, "-c", "-o", tmp_path / "all.o", one_unit(tmp_path, files))
+
+
+@pytest.mark.slow
+@needs_nvcc
 def test_two_files_link_and_may_be_one_unit(tmp_path: Path) -> None:
     texts = {"gemm_one": SHARED_K, "gemm_two": SHARED_K, "gemm_three": "tiled:16,edge=pad"}
     problem = Problem.parse("1024x768x512")
