@@ -158,8 +158,7 @@ class Problem:
         graded = self.accuracy is Grade.IEEE or self.dtype is DType.FLOAT
         text = f"accuracy {self.accuracy} is for float; {self.dtype.value} is always {Grade.IEEE}"
         check(graded, f"{text}: leave accuracy out, or pass dtype='float'")
-        object.__setattr__(self, "batch", _size("batch", batch))
-        check(self.batch > 0, "batch must be in 1..2^31-1, got 0", ShapeError)
+        object.__setattr__(self, "batch", _size("batch", batch, 1))
 
     @classmethod
     def parse(
@@ -214,7 +213,7 @@ class Problem:
         if trans_b is not None:
             beside.append(("trans_b", _flag("trans_b", trans_b), self.trans_b))
         if batch is not None:
-            beside.append(("batch", _size("batch", batch), self.batch))
+            beside.append(("batch", _size("batch", batch, 1), self.batch))
         for name, value, own in beside:
             said, is_said = (each.value if isinstance(each, enum.Enum) else each for each in (value, own))
             text = f"{name} is {said!r}, and the Problem {self} beside it has {name} {is_said!r}"
@@ -272,15 +271,15 @@ class Problem:
         return f"{self.shape} {self.kind}"
 
 
-def _size(name: str, value: object) -> int:
-    """A dimension as a number. Raises ArgumentTypeError and ShapeError."""
+def _size(name: str, value: object, least: int = 0) -> int:
+    """A dimension, or a number of products, as a number from `least` on. Raises ArgumentTypeError and ShapeError."""
     try:
         index = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:  # an array of several, or of floats, has an __index__ too
         index = None
     if index is None:
         raise ArgumentTypeError(f"{name} must be an integer, got {value!r}")
-    check(0 <= index <= INT_MAX, f"{name} must be in 0..2^31-1, got {value}", ShapeError)
+    check(least <= index <= INT_MAX, f"{name} must be in {least}..2^31-1, got {value}", ShapeError)
     return index
 
 

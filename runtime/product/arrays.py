@@ -318,6 +318,8 @@ def in_library_of(like: Any, result: Any) -> Any:
     if kind_of(like) is not None or not hasattr(like, "__array_namespace__"):
         return result
     namespace = like.__array_namespace__()
+    if isinstance(result, np.generic):  # the product of two vectors, which has no __dlpack__
+        result = np.asarray(result)
     return namespace.from_dlpack(result) if hasattr(namespace, "from_dlpack") else result
 
 

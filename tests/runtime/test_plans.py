@@ -511,7 +511,9 @@ class Pinned(Exported):
 class WithNamespace(Exported):
     def __array_namespace__(self) -> Any:
         class Namespace:
-            from_dlpack = WithNamespace
+            @staticmethod
+            def from_dlpack(array: Any) -> "WithNamespace":
+                return WithNamespace(np.from_dlpack(array))
 
         return Namespace
 
@@ -529,6 +531,9 @@ class TestOtherKinds:
         got = product(WithNamespace(a), b)
         assert type(got) is WithNamespace
         assert np.array_equal(got.array, a @ b)
+        number = product(WithNamespace(a[0]), b[:, 0])
+        assert type(number) is WithNamespace
+        assert (number.array.shape, number.array) == ((), a[0] @ b[:, 0])
 
     def test_it_may_be_the_target(self) -> None:
         a, b, c = whole(6, 7), whole(7, 5), np.zeros((6, 5), "float32")
