@@ -8,8 +8,8 @@ Each problem is tuned in a store of its own. The winner, the kernel of a look-up
 batched product are then timed in rounds, in shuffled orders, within replayed graphs, on random inputs that rotate where
 they would fit the L2 cache. Beside squares up to 64 the same bytes are read and written by c = a + b, the triad: the
 share is its time over ours. Other shares are of a floor, the largest of the arithmetic, the bytes at the triad's rate
-and 1.5 us. --share takes every so manieth problem, for several GPUs; --join makes benchmarks/results/<device>/
-batches.json of the lines that they wrote.
+and 1.5 us. --share I/N takes every Nth problem from the Ith on, for several GPUs; --join makes
+benchmarks/results/<device>/batches.json of the lines that they wrote.
 """
 
 import argparse
@@ -63,15 +63,15 @@ METHOD = (
 
 def problems() -> list[tuple[str, Problem]]:
     """All problems, each with its kind."""
-    found = []
+    every = []
     for dtype in ("float", "double"):
         for n in SQUARES:
             one = Problem(n, n, n, dtype)
-            found.append(("square", Problem(n, n, n, dtype, batch=min(MOST_PRODUCTS, int(MOST_BYTES / one.bytes)))))
+            every.append(("square", Problem(n, n, n, dtype, batch=min(MOST_PRODUCTS, int(MOST_BYTES / one.bytes)))))
         for text in PROGRAMS:
             batch, _, shape = text.partition("x ")
-            found.append(("program", Problem.parse(shape, dtype, batch=int(batch))))
-    return found
+            every.append(("program", Problem.parse(shape, dtype, batch=int(batch))))
+    return every
 
 
 def triad_us(problem: Problem) -> float:
@@ -121,20 +121,20 @@ def row_of(kind: str, problem: Problem, rate_tbs: float) -> dict[str, Any]:
 
 def summary_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Geometric means and least values by kind and type."""
-    found: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
     for kind in ("square", "program"):
         for dtype in ("float", "double"):
             some = [row for row in rows if (row["kind"], row["dtype"]) == (kind, dtype)]
             ratios = [row["cublas_us"] / row["our_us"] for row in some]
             untuned = [row["predicted_us"] / row["our_us"] for row in some]
-            found[f"{kind} {dtype}"] = {
+            summary[f"{kind} {dtype}"] = {
                 "over cuBLAS, geometric mean": round(geometric_mean(ratios), 4),
                 "over cuBLAS, least": round(min(ratios), 4),
                 "predicted over tuned": round(geometric_mean(untuned), 4),
                 "least triad share": min((row["triad_share"] for row in some if "triad_share" in row), default=None),
                 "least floor share": min((row["floor_share"] for row in some if "floor_share" in row), default=None),
             }
-    return found
+    return summary
 
 
 def main() -> None:

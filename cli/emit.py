@@ -81,11 +81,10 @@ def emit_command(
             served += [Served(problem, config, info) for problem, config in zip(problems, configs, strict=True)]
         else:
             for problem in problems:
-                found = shelf.lookup(info, problem, look_up)
-                batch = replace(problem, batch=2)
-                if layout["batched"] and not serves(found.config, batch, info):  # as one that is fed by TMA
-                    found = shelf.lookup(info, batch, look_up)
-                served.append(found.served(problem, info))
+                lookup, batch = shelf.lookup(info, problem, look_up), replace(problem, batch=2)
+                if layout["batched"] and not serves(lookup.config, batch, info):  # as one that is fed by TMA
+                    lookup = shelf.lookup(info, batch, look_up)
+                served.append(lookup.served(problem, info))
     # The command that writes the files again needs these options beside what the files say.
     options_again: dict[str, Sequence[str]] = {"--device-key": keys, "--store": [store.as_posix()] if store else []}
     if suite is not None:

@@ -3,7 +3,7 @@
 import enum
 import math
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .problem import Problem
 
@@ -32,6 +32,7 @@ class Batching(enum.StrEnum):
 Steps = tuple[int, int]
 """Elements from a product's matrix to the next one's along the outer and along the inner dimension of a batch."""
 NO_STEPS: Steps = (0, 0)
+"""The steps of a matrix that all products share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,6 @@ class Strides:
     def each(self) -> tuple[Steps, Steps, Steps]:
         """The steps of A, B and C."""
         return self.a, self.b, self.c
-
-    @property
-    def swapped(self) -> "Strides":
-        """The distances in the transposed product, whose A is B here."""
-        return replace(self, a=self.b, b=self.a)
 
     def is_dense(self, problem: Problem) -> bool:
         """Whether the matrices of each operand follow each other without gaps."""

@@ -246,7 +246,8 @@ def of_batches() -> str:
     means = [document["summary"][f"square {dtype}"]["over cuBLAS, geometric mean"] for dtype in ("float", "double")]
     tiny = [row["cublas_us"] / row["our_us"] for row in document["rows"] if row["n"] == 3 and row["kind"] == "square"]
     return (
-        f"Batches of squares from 3 to 128 in one call ([docs/batches.md](docs/batches.md), {document['date'][:10]}): "
+        f"Batches of squares from 3 to 128 in one call (H100s, {document['date'][:10]}, "
+        f"[docs/batches.md](docs/batches.md)): "
         f"{means[0]:.2f} times cuBLAS in float, {means[1]:.2f} in double, {tiny[0]:.0f} and {tiny[1]:.0f} times at 3x3"
     )
 

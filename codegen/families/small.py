@@ -15,6 +15,7 @@ from ..config import Config
 from ..fit import Fit
 from ..leaf import Edge, option
 from ..legality import Rule, serves
+from ..mechanisms.blocked import ACCUMULATORS_FIT
 from ..mechanisms.operands import WIDE_BYTES
 from ..problem import DType, Grade, Problem
 from ..source import LaunchConfig
@@ -22,8 +23,6 @@ from ..target import Target
 
 MOST_SIZE = 128
 """Largest m, n and k: larger products are served by tiles."""
-_MOST_ACCUMULATORS = 64
-"""Elements of C that a thread can hold in registers."""
 _LIKELY = 64
 """Number of configs that the model proposes."""
 
@@ -54,6 +53,11 @@ class SmallTile:
     thread_m: int = option(2, 1, 3, 4, 5, 6, 8, meaning="rows of C that a thread computes")
     thread_n: int = option(2, 1, 3, 4, 5, 6, 8, meaning="columns of C that a thread computes")
 
+    @property
+    def accumulators(self) -> int:
+        """Elements of C that a thread computes."""
+        return self.thread_m * self.thread_n
+
 
 @dataclass(frozen=True, slots=True)
 class SmallLaunch:
@@ -62,7 +66,7 @@ class SmallLaunch:
     block_threads: int = option(256, 64, 128, 512, meaning="threads of a CTA")
 
 
-def held(rows: int, cols: int) -> int:
+def shared_elements(rows: int, cols: int) -> int:
     """Elements of shared memory that a matrix takes: rows are an odd number of elements apart, and matrices too, so
     that columns of a matrix, and the same element of neighbouring matrices, lie in different banks."""
     return (rows * (cols | 1)) | 1
@@ -71,17 +75,14 @@ def held(rows: int, cols: int) -> int:
 _RULES: tuple[Rule["SmallConfig"], ...] = (
     Rule("there is a batch of products", lambda problem, config, target: problem.batch > 1),
     Rule(
-        f"m, n and k lie within 1 and {MOST_SIZE}",
+        f"each of m, n and k is 1 to {MOST_SIZE}",
         lambda problem, config, target: all(1 <= x <= MOST_SIZE for x in (problem.m, problem.n, problem.k)),
     ),
     Rule(
         "a thread computes {c.tile.thread_m} rows and {c.tile.thread_n} columns, and C has as many",
         lambda problem, config, target: config.tile.thread_m <= problem.m and config.tile.thread_n <= problem.n,
     ),
-    Rule(
-        f"a thread holds at most {_MOST_ACCUMULATORS} elements of C",
-        lambda problem, config, target: config.tile.thread_m * config.tile.thread_n <= _MOST_ACCUMULATORS,
-    ),
+    ACCUMULATORS_FIT,
     Rule(
         "shared memory holds the matrices of {c.tile.matrices} products",
         lambda problem, config, target: config.held_bytes(problem) <= target.arch.smem_per_block_bytes,
@@ -128,7 +129,7 @@ class SmallConfig(Config):
     def held_bytes(self, problem: Problem) -> int:
         """Shared memory of a CTA in bytes: the matrices of its products."""
         matrices = problem.stored_a, problem.stored_b, (problem.m, problem.n)
-        return self.tile.matrices * sum(held(*each) for each in matrices) * problem.dtype.size_bytes
+        return self.tile.matrices * sum(shared_elements(*each) for each in matrices) * problem.dtype.size_bytes
 
     def ctas(self, problem: Problem, sm_count: int) -> int:
         return -(-problem.batch // self.tile.matrices)
@@ -179,10 +180,10 @@ class SmallConfig(Config):
 @lru_cache(maxsize=256)
 def _likely(problem: Problem, target: Target) -> tuple[SmallConfig, ...]:
     leaves = [SmallConfig.leaf(name) for name in ("matrices", "thread_m", "thread_n", "block_threads")]
-    found: list[tuple[float, int, SmallConfig]] = []
+    by_time: list[tuple[float, int, SmallConfig]] = []
     for values in itertools.product(*(leaf.choices for leaf in leaves)):
         config = SmallConfig.build(dict(zip((leaf.name for leaf in leaves), values)))
         items = config.tile.matrices * -(-problem.m // config.tile.thread_m) * -(-problem.n // config.tile.thread_n)
         if config.threads // 2 <= items <= 8 * config.threads and serves(config, problem, target):
-            found.append((config.expected_us(problem, target), len(found), config))
-    return tuple(config for *_, config in sorted(found)[:_LIKELY])
+            by_time.append((config.expected_us(problem, target), len(by_time), config))
+    return tuple(config for *_, config in sorted(by_time)[:_LIKELY])

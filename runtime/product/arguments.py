@@ -75,6 +75,11 @@ def names_of(swapped: bool) -> tuple[str, str, str]:
     return ("b", "a", "out") if swapped else ("a", "b", "out")
 
 
+def swapped_dims(dims: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The dimensions of a stack of the transposed products, whose A is B here."""
+    return tuple((extent, (b, a, c)) for extent, (a, b, c) in dims)
+
+
 def laid_out(
     problem: Problem, a: View, b: View, out: View | None, dims: Sequence[Dim] = ()
 ) -> tuple[Problem, tuple[View, View], tuple[int, int, int], bool]:
@@ -88,7 +93,7 @@ def laid_out(
     swapped = out is not None and out.shape == (problem.m, problem.n) and is_transposed(out)
     if swapped and out is not None:
         problem, a, b, out = problem.transposed, b, a, transpose_of(out)
-        dims = [(extent, (step_b, step_a, step_c)) for extent, (step_a, step_b, step_c) in dims]
+        dims = swapped_dims(dims)
     names, views = names_of(swapped), (a, b) if out is None else (a, b, out)
     shapes = problem.stored_a, problem.stored_b, (problem.m, problem.n)
     lds = [1, 1, max(1, problem.n)]

@@ -191,8 +191,8 @@ class Gemm:
 
     def _stack(self, a: View, b: View, out: View | None) -> tuple[Stack, View, View]:
         """The product of the caller's arrays, and the first matrices of A and B as stored. Raises ShapeError."""
-        problem = self.problem
-        if problem.batch == 1:
+        problem, before = self.problem, {*a.shape[:-2], *b.shape[:-2]}
+        if problem.batch == 1 and before != {1}:  # not a stack of one matrix
             return Stack(a, b, out, (problem.m, problem.n)), a, b
         trans = problem.trans_a, problem.trans_b
         op_a, op_b = (turned(x) if t else x for x, t in zip((a, b), trans))

@@ -1,21 +1,19 @@
 """Stacks of matrices as the operands of one launch.
 
 A stack is an array of more than two dimensions, the last two of which are those of a matrix. Two of the dimensions
-before them belong to a launch, each with steps of its own for A, B and C: a step of 0 repeats an operand. Dimensions
-that lie evenly in all operands count as one, and launches follow each other along what is left.
+before them, the longest, belong to a launch, each with steps of its own for A, B and C: a step of 0 repeats an
+operand. Dimensions that lie evenly in all operands count as one, and launches follow each other along what is left.
 """
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
-
-import numpy as np
+from itertools import product, zip_longest
 
 from ...codegen.batch import Strides
 from ...codegen.errors import LayoutError, ShapeError, check
 from ...codegen.problem import INT_MAX
-from .arguments import CONTIGUOUS, Dim, check_written, transpose_of
+from .arguments import CONTIGUOUS, Dim, check_written, swapped_dims, transpose_of
 from .arrays import View
 
 Run = Callable[[int, bool, int, int, int, float, float], None]
@@ -45,7 +43,7 @@ class Stack:
     shape: tuple[int, ...]
     """Shape of the result."""
     dims: tuple[Dim, ...] = ()
-    """Dimensions before those of the matrices, the innermost last."""
+    """Dimensions before those of the matrices, with those of a launch last."""
 
     @property
     def batch(self) -> int:
@@ -75,9 +73,8 @@ class Stack:
     @property
     def transposed(self) -> "Stack":
         """The stack of the transposed products, whose A is B here and whose matrices are the transposes."""
-        dims = tuple((extent, (b, a, c)) for extent, (a, b, c) in self.dims)
-        a, b = transpose_of(self.b), transpose_of(self.a)
-        return replace(self, a=a, b=b, out=transpose_of(self.out) if self.out else None, dims=dims)
+        out = transpose_of(self.out) if self.out else None
+        return replace(self, a=transpose_of(self.b), b=transpose_of(self.a), out=out, dims=swapped_dims(self.dims))
 
 
 def stacked(a: View, b: View, out: View | None, folds: bool = True) -> Stack:
@@ -91,11 +88,11 @@ def stacked(a: View, b: View, out: View | None, folds: bool = True) -> Stack:
     a, b = _with_strides(a), _with_strides(b)
     row, col = len(a.shape) == 1, len(b.shape) == 1  # vectors, which are no dimension of the result
     a, b = (_inserted(a, 0) if row else a), (_inserted(b, 1) if col else b)
-    try:
-        stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    except ValueError:
-        text = f"a is a stack of shape {a.shape[:-2]}, b of {b.shape[:-2]}, which do not broadcast"
-        raise ShapeError(f"{text}: the dimensions before the last two must be equal, or 1") from None
+    pairs = [*zip_longest(a.shape[-3::-1], b.shape[-3::-1], fillvalue=1)][::-1]
+    text = f"a is a stack of shape {a.shape[:-2]}, b of {b.shape[:-2]}, which do not broadcast"
+    fits = all(x == y or 1 in (x, y) for x, y in pairs)
+    check(fits, f"{text}: the dimensions before the last two must be equal, or 1", ShapeError)
+    stack = [y if x == 1 else x for x, y in pairs]
     whole = *stack, a.shape[-2], b.shape[-1]
     shape = *stack, *([] if row else whole[-2:-1]), *([] if col else whole[-1:])
     if out is not None:
@@ -113,6 +110,8 @@ def stacked(a: View, b: View, out: View | None, folds: bool = True) -> Stack:
     a, b, c = map(matrix_of, (a, b, c))
     if folds:
         dims, (a, b, c) = _folded(dims, [a, b, c])
+    if len(dims) > 2:  # launches follow each other along the shortest dimensions
+        dims.sort(key=lambda dim: dim[0])
     for extent, step in dims:
         for name, each in zip(("a", "b", "out"), step):
             text = f"{name} must have its matrices a whole number of elements apart, got a stride of {each} bytes"

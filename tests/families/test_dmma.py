@@ -1,7 +1,6 @@
 """The dmma family: products on the host device, planted faults, rules, banks, and what the compiler makes of it."""
 
 import random
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ from conformance import KernelConformance, Refusal
 from numpy.typing import NDArray
 from nvrtc import TARGETS, Row, assert_as_predicted
 from planted import Fault
-from products import guarded, launch
-from quick import QuickCompiler, rendered, together
+from products import places_read
 from search_spaces import tried
 from targets import TYPICAL
 from tilewright.codegen.families import parse
@@ -21,8 +19,6 @@ from tilewright.codegen.leaf import Edge
 from tilewright.codegen.legality import fitted, rejections, serves
 from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.render import render
-from tilewright.codegen.source import LaunchConfig
-from tilewright.runtime.device.host import HostDevice
 from variants import one_each, variant
 
 # One for each way through the template, and each size of instruction; together all transposes meet every one.
@@ -187,42 +183,14 @@ class TestDmma(KernelConformance):
         return [(2 * m, n, 3 * k)] if edge is Edge.EXACT else [(m + 4, n - 2, k + 4), (2, 4, 2)]
 
 
-PROBE = """
-extern "C" __global__ void places(double* out)
-{
-    __shared__ double tile[kStage];
-    for (int i = threadIdx.x; i < kStage; i += 32) tile[i] = i;
-    __syncthreads();
-    const double* from[TileA::kBases];
-    TileA::find(from, tile, 0, 0, threadIdx.x);
-    for (int p = 0; p < kBlockK; p += kStep) {
-        double fragment[kLaneK];
-        TileA::read(fragment, from, 0, p, 1);
-        for (int e = 0; e < kLaneK; ++e) out[threadIdx.x * kBlockK / 4 + p / 4 + e] = fragment[e];
-    }
-}
-"""
-
-
 def test_no_two_lanes_of_a_read_meet_in_a_bank(tmp_path: Path) -> None:
-    """Shared memory that holds its own indices tells where each lane reads, in the text as it is emitted."""
-    device, probes = HostDevice(), []
-    for trans, block_k, block_m in product(("nn", "tn"), (8, 16, 32, 64), (16, 32, 64)):
-        config = variant(f"dmma:{block_m}x8x{block_k},warp=16x8,stages=2")
-        source = rendered(Problem.parse("64", "double", trans), guarded(config, "double", trans))
-        probes.append(replace(source, name=f"places_{len(probes)}", code=source.code + PROBE))
-    code = [replace(probe, code=probe.code.replace("places(", f"{probe.name}(")) for probe in probes]
-    binary = QuickCompiler().build(together(code), str(tmp_path))
-    for probe, (_, block_k, _) in zip(probes, product(("nn", "tn"), (8, 16, 32, 64), (16, 32, 64)), strict=True):
-        reads = block_k // 4
-        memory = device.allocate(32 * reads * 8)
-        how = LaunchConfig((1, 1, 1), (32, 1, 1))
-        launch(device.load(binary, probe.name), how, [np.uint64(memory.pointer)])
-        places = memory.array("float64", (32, reads)).astype(int)
-        assert len(set(places.ravel())) == 32 * reads
+    cases = [*product(("nn", "tn"), (8, 16, 32, 64), (16, 32, 64))]
+    problems = [Problem.parse("64", "double", trans) for trans, _, _ in cases]
+    configs = [variant(f"dmma:{block_m}x8x{block_k},warp=16x8,stages=2") for _, block_k, block_m in cases]
+    for case, places in zip(cases, places_read(problems, configs, tmp_path), strict=True):
         # Elements of 8 bytes: half a warp reads at a time, from 32 banks of 4 bytes.
         for half in (places[:16], places[16:]):
-            assert all(len(set(half[:, read] % 16)) == 16 for read in range(reads)), probe.name
+            assert all(len(set(read % 16)) == 16 for read in half.T), case
 
 
 # ---- Rules and launches ------------------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ FAULTS = (
     ("rows beyond C", "row + i < kM)", "row + i <= kM)"),
     ("rest of a run lost", "e = vectors * kRun + threadIdx.x; e < count", "e = count; e < count"),
     ("A and B read where alpha is 0", "if (alpha != Elem(0)) {", "if (true) {"),
-    ("C read where beta is 0", "beta == Elem(0) ? alpha * sum : ", ""),
+    ("C read where beta is 0", "beta == Elem(0) ? alpha * product : ", ""),
     ("inner step for the outer one", "batch.outer_step[x] +", "batch.inner_step[x] +"),
     ("gaps ignored", "* ldc + within % kN", "* kN + within % kN"),
 )
@@ -159,8 +159,8 @@ def passes(kernel: Kernel) -> bool:
     ("text", "shape", "batch", "reason"),
     [
         ("small:", "8", 1, "there is a batch of products"),
-        ("small:1x1x1", "129", 2, "m, n and k lie within 1 and 128"),
-        ("small:4x1x1", "4x4x0", 2, "m, n and k lie within 1 and 128"),
+        ("small:1x1x1", "129", 2, "each of m, n and k is 1 to 128"),
+        ("small:4x1x1", "4x4x0", 2, "each of m, n and k is 1 to 128"),
         ("small:4x8x1", "4", 2, "a thread computes 8 rows and 1 columns, and C has as many"),
         ("small:16x2x2", "128", 2, "shared memory holds the matrices of 16 products"),
     ],

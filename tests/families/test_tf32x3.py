@@ -13,8 +13,7 @@ from conformance import Refusal, TermConformance
 from numpy.typing import NDArray
 from nvrtc import Row, assert_as_predicted
 from planted import Fault, Shape
-from products import TRANS, QuickDevice, guarded, in_the_norm, instance, integers, launch, run
-from quick import QuickCompiler, together
+from products import TRANS, QuickDevice, guarded, in_the_norm, instance, integers, places_read, run
 from search_spaces import tried
 from targets import TYPICAL
 from tilewright.codegen.config import Config
@@ -24,9 +23,7 @@ from tilewright.codegen.leaf import Edge
 from tilewright.codegen.legality import rejections, serves
 from tilewright.codegen.problem import Grade, Problem
 from tilewright.codegen.render import render
-from tilewright.codegen.source import LaunchConfig
 from tilewright.runtime.check.kinds import KINDS, Exact
-from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.product.kernel import Kernel, prepare
 from variants import one_each, variant
 
@@ -253,48 +250,19 @@ def test_without_promotion_the_error_is_several_times_as_large(tmp_path: Path) -
     assert error(altered(kernel, "kPromote   = 32;", "kPromote   = 1024;", tmp_path / "rare")) > 5 * error(kernel)
 
 
-PROBE = """
-extern "C" __global__ void places(float* out)
-{
-    __shared__ __align__(16) float tile[kStage];
-    for (int i = threadIdx.x; i < kStage; i += 32) tile[i] = i;
-    __syncthreads();
-    const float* from[TileA::kBases];
-    TileA::find(from, tile, 0, 0, threadIdx.x);
-    for (int p = 0; p < kBlockK; p += kStep) {
-        float fragment[kLaneK];
-        TileA::read(fragment, from, 0, p, 1);
-        for (int e = 0; e < kLaneK; ++e) out[threadIdx.x * kBlockK / 4 + p / 4 + e] = fragment[e];
-    }
-}
-"""
-
-
 def test_no_two_lanes_of_a_read_meet_in_a_bank(tmp_path: Path) -> None:
-    """Shared memory that holds its own indices tells where each lane reads, in the text as it is emitted."""
-    device, probes = HostDevice(), []
-    shapes = tuple(product(("nn", "tn"), (8, 16, 32, 64), (16, 32, 64)))
-    for trans, block_k, block_m in shapes:
-        config = variant(f"tf32x3:{block_m}x8x{block_k},warp=16x8,stages=2,fragments=single")
-        source = render(problem_for("64", trans), config, TYPICAL["host"])
-        probes.append(replace(source, name=f"places_{len(probes)}", code=source.code + PROBE))
-    code = [replace(probe, code=probe.code.replace("places(", f"{probe.name}(")) for probe in probes]
-    binary = QuickCompiler().build(together(code), str(tmp_path))
-    for probe, (trans, block_k, _) in zip(probes, shapes, strict=True):
-        reads = block_k // 4
-        memory = device.allocate(32 * reads * 4)
-        how = LaunchConfig((1, 1, 1), (32, 1, 1))
-        launch(device.load(binary, probe.name), how, [np.uint64(memory.pointer)])
-        places = memory.array("float32", (32, reads)).astype(int)
-        assert len(set(places.ravel())) == 32 * reads
-        if trans == "tn":  # single elements, of all lanes at a time
-            assert all(len(set(places[:, read] % 32)) == 32 for read in range(reads)), probe.name
+    cases = [*product(("nn", "tn"), (8, 16, 32, 64), (16, 32, 64))]
+    texts = [f"{block_m}x8x{block_k},warp=16x8,stages=2,fragments=single" for _, block_k, block_m in cases]
+    problems = [problem_for("64", trans) for trans, _, _ in cases]
+    for case, places in zip(cases, places_read(problems, [*map(config_for, texts)], tmp_path), strict=True):
+        if case[0] == "tn":  # single elements, of all lanes at a time
+            assert all(len(set(read % 32)) == 32 for read in places.T), case
             continue
         # Pairs of elements: half a warp reads at a time, from 32 banks of 4 bytes.
-        for half, pair in product((places[:16], places[16:]), range(0, reads, 2)):
+        for half, pair in product((places[:16], places[16:]), range(0, places.shape[1], 2)):
             assert (half[:, pair] % 2 == 0).all()
             assert (half[:, pair + 1] == half[:, pair] + 1).all()
-            assert len(set((half[:, pair] // 2) % 16)) == 16, probe.name
+            assert len(set((half[:, pair] // 2) % 16)) == 16, case
 
 
 def test_its_grade_is_elementwise() -> None:

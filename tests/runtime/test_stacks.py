@@ -116,6 +116,14 @@ class TestShapes:
         with pytest.raises(ShapeError, match="b must be 4x5"):
             kernel(flat, whole(6, 4, 4))
 
+    def test_a_loaded_batch_of_one_takes_stacks_of_one(self) -> None:
+        gemm = tilewright.load(3, 5, 4, batch=1, device="host")
+        a, b = whole(1, 3, 4), whole(1, 4, 5)
+        assert np.array_equal(gemm(a, b), a @ b)
+        assert np.array_equal(gemm(a[0], b[0]), a[0] @ b[0])
+        with pytest.raises(ShapeError, match="a must be 3x4, got shape"):
+            gemm(whole(2, 3, 4), whole(2, 4, 5))
+
 
 class TestLaunches:
     """Dimensions of stacks as launches."""
@@ -145,6 +153,18 @@ class TestLaunches:
         stack = stack_of(whole(2, 3, 2, 4, 5), whole(2, 1, 2, 5, 6))
         assert (stack.batch, len(stack.offsets)) == (6, 2)
         assert stack.offsets[1] == (3 * 2 * 20 * 4, 2 * 30 * 4, 3 * 2 * 24 * 4)
+
+    def test_launches_are_as_few_as_can_be(self) -> None:
+        for of_a, of_b in (((60, 1, 3, 2, 2), (60, 2, 3, 2, 2)), ((2, 1, 60, 2, 2), (2, 3, 60, 2, 2))):
+            a, b = whole(*of_a), whole(*of_b)
+            stack = stack_of(a, b)
+            assert (len(stack.offsets), stack.batch) == (2, 180)
+            assert np.array_equal(tilewright.matmul(a, b, **HERE), a @ b)
+
+    def test_as_many_dimensions_as_an_array_may_have(self) -> None:
+        most = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
+        a, b = whole(*[1] * (most - 2), 2, 3), whole(3, 2)
+        assert np.array_equal(tilewright.matmul(a, b, **HERE), a @ b)
 
     def test_bits_of_a_product_do_not_depend_on_its_place(self) -> None:
         generator = np.random.default_rng(3)

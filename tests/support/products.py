@@ -4,11 +4,13 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from quick import QuickCompiler, compiled
+from quick import QuickCompiler, compiled, together
+from targets import TYPICAL
 from tilewright.codegen.batch import Strides
 from tilewright.codegen.config import Config
 from tilewright.codegen.fit import Fit
@@ -268,3 +270,41 @@ def launch(function: Function, how: LaunchConfig, arguments: Sequence[np.generic
     codes = "".join(_CODES[argument.dtype.char] for argument in arguments)
     values = [argument.tobytes() if argument.dtype.char == "V" else argument.item() for argument in arguments]
     function.bound(how, codes)(stream, *values)
+
+
+_PROBE = """
+extern "C" __global__ void NAME(Elem* out)
+{
+    __shared__ __align__(16) Elem tile[kStage];
+    for (int i = threadIdx.x; i < kStage; i += 32) tile[i] = i;
+    __syncthreads();
+    const Elem* from[TileA::kBases];
+    TileA::find(from, tile, 0, 0, threadIdx.x);
+    for (int p = 0; p < kBlockK; p += kStep) {
+        Elem fragment[kLaneK];
+        TileA::read(fragment, from, 0, p, 1);
+        for (int e = 0; e < kLaneK; ++e) out[threadIdx.x * kBlockK / 4 + p / 4 + e] = fragment[e];
+    }
+}
+"""
+
+
+def places_read(problems: Sequence[Problem], configs: Sequence[Config], folder: Path) -> list[NDArray[np.int64]]:
+    """For each config of fragments the places in shared memory, as elements, at which each of 32 lanes reads A: shared
+    memory holds its own indices, in the text as it is emitted."""
+    device, probes = HostDevice(), []
+    for number, (problem, config) in enumerate(zip(problems, configs, strict=True)):
+        source = render(problem, config, TYPICAL["host"], guarded(config, problem.dtype.value, problem.trans))
+        name = f"places_{number}"
+        probes.append(replace(source, name=name, code=source.code + _PROBE.replace("NAME", name)))
+    binary = QuickCompiler().build(together(probes), str(folder))
+    places = []
+    for probe, problem, config in zip(probes, problems, configs, strict=True):
+        shape = 32, config.cta_tile[2] // 4
+        memory = device.allocate(math.prod(shape) * problem.dtype.size_bytes)
+        how = LaunchConfig((1, 1, 1), (32, 1, 1))
+        launch(device.load(binary, probe.name), how, [np.uint64(memory.pointer)])
+        read = memory.array(problem.dtype.numpy_name, shape).astype(int)
+        assert len(set(read.ravel())) == read.size
+        places.append(read)
+    return places

@@ -395,6 +395,7 @@ def test_counters_have_units_that_a_person_reads(value: str, unit: str, text: st
 BENCH = read_bench(RESULTS / "float32.json")
 ONE = BENCH.rows[0]
 MIXED = (ONE, replace(ONE, problem=Problem.parse("8", "double", "tn")), replace(ONE, problem=Problem.parse("9")))
+BATCHES = tuple(replace(ONE, problem=Problem.parse(shape, batch=7)) for shape in ("4", "9"))
 
 
 @pytest.mark.parametrize(
@@ -407,13 +408,17 @@ MIXED = (ONE, replace(ONE, problem=Problem.parse("8", "double", "tn")), replace(
             ["--shape 1024x768x512 --shape 9x9x9 --dtype float --trans nn", "--shape 8x8x8 --dtype double --trans tn"],
         ),
         (
+            replace(BENCH, rows=BATCHES),
+            ["--shape 4x4x4 --shape 9x9x9 --dtype float --trans nn --batch 7"],
+        ),
+        (
             replace(
                 BENCH, rows=tuple(replace(ONE, config=text, origin="as given") for text in ("tiled:8", "tiled:16"))
             ),
             ["--shape 1024x768x512 --dtype float --trans nn --config tiled:8 --config tiled:16"],
         ),
     ],
-    ids=["suite", "turns", "kinds", "configs"],
+    ids=["suite", "turns", "kinds", "batches", "configs"],
 )
 def test_commands_measure_a_bench_again(result: BenchResult, commands: list[str]) -> None:
     assert [*commands_of(result, Path("a b.json"))] == [

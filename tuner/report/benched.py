@@ -96,11 +96,12 @@ def commands_of(result: BenchResult, path: Path) -> Iterator[str]:
     problems = tuple(dict.fromkeys(row.problem for row in result.rows))
     configs = dict.fromkeys(row.config for row in result.rows if row.origin == GIVEN)
     first = problems[0]
-    suites = (s for s in suite_names() if suite_problems(s, first.dtype, first.trans, first.accuracy) == problems)
+    kind = first.dtype, first.trans, first.accuracy, first.batch
+    suites = (suite for suite in suite_names() if suite_problems(suite, *kind) == problems)
     suite = next(suites, "")
     groups = {"" if suite else problem.kind: problem for problem in problems}
-    for kind, problem in groups.items():
-        shapes = [word for each in problems if each.kind == kind for word in ("--shape", each.shape)]
+    for group, problem in groups.items():
+        shapes = [word for each in problems if each.kind == group for word in ("--shape", each.shape)]
         words = [*(["--suite", suite] if suite else shapes), *kind_options(problem)]
         words += [word for config in configs for word in ("--config", config)]
         words += ["--turns", f"{result.turn_seconds:g}"] if result.turn_seconds else []

@@ -152,7 +152,7 @@ def _commands(tuning: Tuning, config: Config | None) -> list[tuple[str, str]]:
         variant = f"--config {shlex.quote(str(config))}"
         vendor = TITLES["numpy" if on_host else "cublas"]
         commands.append((f"time the winner beside {vendor}", f"tilewright bench {options} {variant}{device}"))
-        if gpu:
+        if gpu and problem.batch == 1:
             emit = f"tilewright emit {options} --arch {gpu.arch.name} {variant} -o out"
             commands.append(("write the kernel for a program", emit))
     return [*commands, ("load the winner", load_command(problem, ', device="host"' if on_host else ""))]

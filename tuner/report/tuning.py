@@ -133,7 +133,8 @@ def options_of(problem: Problem) -> str:
 def kind_options(problem: Problem) -> list[str]:
     """Options of a command that name all of a problem but its sizes."""
     accuracy = [] if problem.accuracy is Grade.IEEE else ["--accuracy", problem.accuracy.value]
-    return ["--dtype", problem.dtype.value, "--trans", str(problem.trans), *accuracy]
+    batch = [] if problem.batch == 1 else ["--batch", str(problem.batch)]
+    return ["--dtype", problem.dtype.value, "--trans", str(problem.trans), *accuracy, *batch]
 
 
 def shortened(text: str, most: int = _MOST_LETTERS) -> str:
