@@ -11,6 +11,7 @@ import numpy as np
 
 from ...codegen.config import Config
 from ...codegen.families import families
+from ...codegen.legality import serves
 from ...codegen.problem import Grade, Problem
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.locks import CachedProperty
@@ -27,10 +28,11 @@ _FINER = 1.1
 
 
 class Forecast:
-    """Expected times for a problem on a device."""
+    """Expected times for a problem on a device. The batch of equal products stands for a ragged one."""
 
     def __init__(self, problem: Problem, info: DeviceInfo) -> None:
-        self.problem, self.info = problem, info
+        self.problem, self.info = problem.even, info
+        self._asked = problem
 
     @CachedProperty
     def _rankers(self) -> list[Ranker]:
@@ -56,7 +58,7 @@ class Forecast:
         choices: dict[Config, Choice] = {}
         for _, each in heapq.merge(*ranked, key=lambda pair: pair[0] * pair[1].us):
             config = carried(each.config, problem, info)
-            if config is not None:
+            if config is not None and self._serves(config):
                 choices.setdefault(config, Choice(config, source, each.us, regret))
                 if len(choices) == (count if problem.batch == 1 else max(count, _FIRST)):
                     break
@@ -71,8 +73,12 @@ class Forecast:
             for each in choices
         ]
         likely = (config for family in families().values() for config in family.likely(problem, info))
-        own = [Choice(config, Source.MODEL, config.expected_us(problem, info)) for config in likely]
+        own = [Choice(each, Source.MODEL, each.expected_us(problem, info)) for each in likely if self._serves(each)]
         return sorted([*started, *own], key=lambda each: each.expected_us or math.inf)
+
+    def _serves(self, config: Config) -> bool:
+        """Whether a config that serves equal products serves those that were asked for."""
+        return not self._asked.ragged or serves(config, self._asked, self.info)
 
     @CachedProperty
     def _first(self) -> list[Choice]:

@@ -130,6 +130,7 @@ def _within(
     doublings: float, problem: Problem, info: DeviceInfo, records: Sequence[Record]
 ) -> list[tuple[bool, Record]]:
     """The records within a distance of a problem, the best first, and whether each is a far one."""
+    problem = problem.even
     kinds, sizes, aligned = _by_kind(records), np.array(_doublings(problem)), _aligned(problem)
     grades = [grade for grade in Grade if grade.keeps(problem.accuracy)]
     away: list[tuple[bool, bool, bool, float, bool, Record]] = []
