@@ -168,8 +168,7 @@ class BlockedConfig(PrefetchingConfig):
 
     @property
     def serves_groups(self) -> bool:
-        one_tile = self.stream_ctas_per_sm == 0 and self.persistent_tiles == 1
-        return one_tile and self.copying_threads > 0 and not any(self.packs)
+        return self.persistent_tiles == 1 and self.copying_threads > 0 and not any(self.packs)
 
     def widest_vectors(self, problem: Problem, aligned: bool) -> tuple[int, int, int]:
         wide = WIDE_BYTES // problem.dtype.size_bytes

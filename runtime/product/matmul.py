@@ -35,7 +35,7 @@ from .arrays import KINDS, A, Copy, Kind, View, as_array, kind_of
 from .gemm import Gemm, MeasureShape, load_on, refuse_capture
 from .kernel import Kernel
 from .plan import CallPlan, CallPlans, Inside, ReadyKernel, first_call
-from .stack import Stack, grouped, stacked
+from .stack import Stack, grouped, ragged_of, stacked
 from .vendor import Faster, Operands, OwnKernel, VendorFallback, VendorProduct, started
 
 _SECONDS = 2.0
@@ -321,8 +321,8 @@ class Library:
         assert kind is not None
         if track and kind.tracked(first, b, out):
             return self._tracked(a, b, out, alpha, beta, accuracy, device, None, offsets)
-        shape = tuple(first.shape)
-        check_offsets(kind, offsets, first, shape[len(getattr(b, "shape", ())) == 2] if len(shape) == 2 else 0)
+        ragged = ragged_of(first.shape, as_array("b", b).shape)
+        check_offsets(kind, offsets, first, first.shape[0 if ragged == "m" else 1])
         groups = len(offsets)
         key = kind.key(a, b, out) if first is a else None
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product, zip_longest
+from typing import Any
 
 from ...codegen.batch import Strides
 from ...codegen.errors import LayoutError, ShapeError, check
@@ -123,15 +124,22 @@ def stacked(a: View, b: View, out: View | None, folds: bool = True) -> Stack:
     return Stack(a, b, c if out else None, shape, tuple(dims))
 
 
+def ragged_of(a: Sequence[int], b: Sequence[int]) -> Ragged:
+    """The dimension of groups of operands of these shapes: of the rows of A where B is a stack, else along k. Raises
+    ShapeError for others."""
+    ranks = {(2, 3): "m", (2, 2): "k"}
+    text = "a and b must have 2 and 3 dimensions for groups of rows of a, or 2 and 2 for groups along k"
+    check((len(a), len(b)) in ranks, f"{text}, got shapes {tuple(a)} and {tuple(b)}", ShapeError)
+    ragged: Any = ranks[len(a), len(b)]
+    return ragged
+
+
 def grouped(a: View, b: View, out: View | None, groups: int) -> Stack:
     """The products of groups of rows of A by a matrix of B each, where B is a stack, or of groups along k of A and B.
 
     Raises ShapeError where shapes do not fit each other, LayoutError for arrays that no launch takes.
     """
-    ranks = len(a.shape), len(b.shape)
-    text = "a and b must have 2 and 3 dimensions for groups of rows of a, or 2 and 2 for groups along k"
-    check(ranks in ((2, 3), (2, 2)), f"{text}, got shapes {a.shape} and {b.shape}", ShapeError)
-    ragged: Ragged = "m" if ranks == (2, 3) else "k"
+    ragged = ragged_of(a.shape, b.shape)
     text = f"b must have a matrix for each of the {groups} offsets, got {b.shape[0]} matrices"
     check(ragged == "k" or b.shape[0] == groups, text, ShapeError)
     a, b = _with_strides(a), _with_strides(b)
