@@ -278,7 +278,9 @@ class Problem:
     @property
     def bytes(self) -> int:
         """Least bytes of device memory moved: A and B read once, C written once."""
-        along = {"": (self.batch, self.batch, self.batch), "m": (1, self.batch, 1), "k": (1, 1, self.batch)}[self.ragged]
+        along = {"": (self.batch, self.batch, self.batch), "m": (1, self.batch, 1), "k": (1, 1, self.batch)}[
+            self.ragged
+        ]
         sizes = self.m * self.k, self.k * self.n, self.m * self.n
         return sum(count * size for count, size in zip(along, sizes)) * self.dtype.size_bytes
 

@@ -364,6 +364,4 @@ torch.library.register_vmap("tilewright::matmul", _batched, lib=_ops)
 torch.library.register_fake("tilewright::matmul", _fake, lib=_ops)
 _ops.impl("grouped_matmul", _grouped_kernel, "CompositeExplicitAutograd")
 torch.library.register_fake("tilewright::grouped_matmul", _grouped_fake, lib=_ops)
-torch.library.register_autograd(
-    "tilewright::grouped_matmul", _grouped_gradients, setup_context=_save_groups, lib=_ops
-)
+torch.library.register_autograd("tilewright::grouped_matmul", _grouped_gradients, setup_context=_save_groups, lib=_ops)

@@ -54,7 +54,9 @@ def problem_of(a: View, b: View, accuracy: object, batch: int = 1, ragged: Ragge
     if a.dtype is not b.dtype:
         names = a.dtype.numpy_name, b.dtype.numpy_name
         raise ArgumentTypeError(f"a is {names[0]} and b is {names[1]}: cast one of them first")
-    return Problem(m, n, k, a.dtype, is_transposed(a), is_transposed(b), Grade.parse(accuracy), batch=batch, ragged=ragged)
+    return Problem(
+        m, n, k, a.dtype, is_transposed(a), is_transposed(b), Grade.parse(accuracy), batch=batch, ragged=ragged
+    )
 
 
 def check_offsets(kind: Kind, offsets: Any, like: Any, most: int) -> None:

@@ -25,9 +25,7 @@ the offsets where the batch is ragged."""
 def repeated(run: Run, offsets: tuple[tuple[int, ...], ...]) -> Run:
     """The launch at each of these distances, in bytes, from A, B and C."""
 
-    def launch(
-        stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float, *further: int
-    ) -> None:
+    def launch(stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float, *further: int) -> None:
         for at_a, at_b, at_c in offsets:
             run(stream, capturing, a + at_a, b + at_b, c + at_c, alpha, beta, *further)
 

@@ -191,7 +191,9 @@ class Products:
     def test_grouped_products_are_traced(self, ragged: str) -> None:
         a, b, offsets = self.groups(ragged)
         torch.library.opcheck(torch.ops.tilewright.grouped_matmul.default, (a, b, offsets))
-        compiled = torch.compile(lambda *x: 2 * tilewright_torch.grouped_matmul(*x), backend="aot_eager", fullgraph=True)
+        compiled = torch.compile(
+            lambda *x: 2 * tilewright_torch.grouped_matmul(*x), backend="aot_eager", fullgraph=True
+        )
         got = compiled(a, b, offsets)
         assert torch.equal(got, 2 * tilewright_torch.grouped_matmul(a, b, offsets))
         (of_a,) = torch.autograd.grad(got.sum(), a)

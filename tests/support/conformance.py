@@ -229,7 +229,9 @@ class ProductConformance:
         problem = replace(self.problem(config, shape, pairs[0]), batch=len(ends), ragged=ragged)
         reasons = list(rejections(problem, config, TYPICAL["host"]))
         if reasons:
-            assert any("groups of a ragged batch" in reason.lower() or "not of a batch" in reason for reason in reasons), reasons
+            assert any(
+                "groups of a ragged batch" in reason.lower() or "not of a batch" in reason for reason in reasons
+            ), reasons
             return
         for pair, aligned in zip([*pairs, pairs[0]], cycle((False, True))):
             of_pair = self.config(text, pair[1])
