@@ -8,8 +8,8 @@ Each problem is tuned in a store of its own. The winner, the kernel of a look-up
 batched product are then timed in rounds, in shuffled orders, within replayed graphs, on random inputs that rotate where
 they would fit the L2 cache. Beside squares up to 64 the same bytes are read and written by c = a + b, the triad: the
 share is its time over ours. Other shares are of a floor, the largest of the arithmetic, the bytes at the triad's rate
-and 1.5 us. Grouped products, by the kernel of a look-up, are timed beside a loop of torch.mm over the groups, in a graph
-and launched one by one. --share I/N takes every Nth problem from the Ith on, for several GPUs; --join makes
+and 1.5 us. Grouped products, by the kernel of a look-up, are timed beside a loop of torch.mm over the groups, within a
+graph and launched one by one. --share I/N takes every Nth problem from the Ith on, for several GPUs; --join makes
 benchmarks/results/<device>/batches.json of the lines that they wrote.
 """
 
@@ -65,8 +65,8 @@ extern "C" __global__ void triad(const {vector}* a, const {vector}* b, {vector}*
 """c = a + b in vectors of 16 bytes."""
 METHOD = (
     f"medians of {ROUNDS} rounds in one process, in shuffled orders, within replayed graphs, on random inputs which "
-    "rotate until they fill 2.5 times the L2 cache. triad_us: c = a + b over arrays of as many bytes, median of 30. Ragged "
-    "rows: our_us is that of tilewright.grouped_matmul, cublas_us that of a loop of torch.mm, both within graphs, and "
+    "rotate until they fill 2.5 times the L2 cache. triad_us: c = a + b over arrays of as many bytes, median of 30. "
+    "Ragged rows: our_us is that of tilewright.grouped_matmul, cublas_us that of a loop of torch.mm, both within graphs, and "
     "eager_us that of the loop as Python launches it"
 )
 

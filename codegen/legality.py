@@ -49,7 +49,7 @@ COMMON: tuple[Rule["Config"], ...] = (
         lambda problem, config, target: config.ctas(problem, target.sm_count) <= MAX_GRID,
     ),
     Rule(
-        "groups of a ragged batch are served by block tiles that threads copy as they lie, one tile of C a CTA or stream-K",
+        "groups of a ragged batch are served by block tiles that threads copy as they lie, without persistent CTAs",
         lambda problem, config, target: not problem.ragged or config.serves_groups,
     ),
 )

@@ -258,16 +258,17 @@ class Problem:
 
     @property
     def even(self) -> "Problem":
-        """The batch of equal products that stands for a ragged one in predictions: each has the mean length."""
+        """The problem that stands for a ragged one in predictions: one product of all rows, as the tiles of all groups
+        are shared out together, or a batch of products of the mean k."""
         if not self.ragged:
             return self
-        mean = -(-getattr(self, self.ragged) // self.batch)
-        return replace(self, ragged="", **{self.ragged: mean})
+        sizes = {"batch": 1} if self.ragged == "m" else {"k": -(-self.k // self.batch)}
+        return replace(self, ragged="", **sizes)
 
     @property
     def planes(self) -> int:
-        """Products with CTAs of their own along y and z of the grid: all of a batch, but one where the CTAs of groups of
-        rows follow each other along x."""
+        """Products with CTAs of their own along y and z of the grid: all of a batch, but one for groups of rows, whose CTAs
+        follow each other along x."""
         return 1 if self.ragged == "m" else self.batch
 
     @property

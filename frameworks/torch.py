@@ -1,5 +1,6 @@
-"""Products in torch programs: the ops of `torch.ops.tilewright`, `matmul`, `grouped_matmul` and `Linear`. Only this file
-needs torch.
+"""Products in torch programs: the ops of `torch.ops.tilewright`, `matmul`, `grouped_matmul` and `Linear`.
+
+Only this file needs torch.
 
 The op `matmul` has a kernel, a fake kernel for tracing, gradients in both modes and a rule for `torch.vmap`; the op
 `grouped_matmul` has no forward gradients and no such rule. The functions bypass torch's dispatcher unless their tensors

@@ -232,8 +232,8 @@ class Library:
     ) -> CallPlan:
         """The plan of a product, made and stored where there is none.
 
-        `words` are device, accuracy, vendor and the key of the arrays, which is None where no plan can be stored. `like`
-        is the first array itself.
+        `words` are device, accuracy, vendor and the key of the arrays, which is None where no plan can be stored.
+        `like` is the first array itself.
         """
         *_, key = words
         plan = None if key is None else self._plans.find(words)

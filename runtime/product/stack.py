@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product, zip_longest
-from typing import Any
 
 from ...codegen.batch import Strides
 from ...codegen.errors import LayoutError, ShapeError, check
@@ -125,11 +124,10 @@ def stacked(a: View, b: View, out: View | None, folds: bool = True) -> Stack:
 def ragged_of(a: Sequence[int], b: Sequence[int]) -> Ragged:
     """The dimension of groups of operands of these shapes: of the rows of A where B is a stack, else along k. Raises
     ShapeError for others."""
-    ranks = {(2, 3): "m", (2, 2): "k"}
+    ranks: dict[tuple[int, int], Ragged] = {(2, 3): "m", (2, 2): "k"}
     text = "a and b must have 2 and 3 dimensions for groups of rows of a, or 2 and 2 for groups along k"
     check((len(a), len(b)) in ranks, f"{text}, got shapes {tuple(a)} and {tuple(b)}", ShapeError)
-    ragged: Any = ranks[len(a), len(b)]
-    return ragged
+    return ranks[len(a), len(b)]
 
 
 def grouped(a: View, b: View, out: View | None, groups: int) -> Stack:

@@ -159,9 +159,7 @@ class TestRefused:
         with pytest.raises(ArgumentTypeError, match="takes no argument vendor="):
             tilewright.grouped_matmul(*operands("m"), offsets_of(ENDS), vendor="never")
 
-    @pytest.mark.parametrize(
-        "text", ["simt:mode=stream_k,parts=1", "simt:pack_a=1", "skinny:", "tiled:32", "small:1x2x2", "simt:load=tma"]
-    )
+    @pytest.mark.parametrize("text", ["simt:pack_a=1", "skinny:", "tiled:32", "small:1x2x2", "simt:load=tma"])
     def test_configs(self, text: str) -> None:
         problem = Problem(64, 64, 64, batch=4, ragged="m")
         assert not serves(parse(text), problem, TYPICAL["sm_90a"])
@@ -175,7 +173,7 @@ class TestProblem:
         assert rows.bytes == 4 * (90 * 20 + 6 * 20 * 12 + 90 * 12)
         assert along.bytes == 4 * (90 * 20 + 20 * 12 + 6 * 90 * 12)
         assert str(rows) == "90x12x20 float nn batch 6 of groups along m"
-        assert (rows.even, along.even) == (Problem(15, 12, 20, batch=6), Problem(90, 12, 4, batch=6))
+        assert (rows.even, along.even) == (Problem(90, 12, 20), Problem(90, 12, 4, batch=6))
 
     def test_a_dimension_that_is_none(self) -> None:
         with pytest.raises(ArgumentTypeError, match="ragged must be 'm', 'k' or empty, got 'n'"):
@@ -193,7 +191,7 @@ FAULTS = (
     ("one group of rows a warp", "first += 32", "first += 64", "m"),
     ("rows behind the last offset left away", "number <= groups) {", "number < groups) {", "m"),
     ("rows of no group multiplied", "if (group.number == batch.count) k = 0;", "", "m"),
-    ("CTAs of groups before", "blockIdx.x - before - ", "blockIdx.x - ", "m"),
+    ("CTAs of groups before", "cta - before - ", "cta - ", "m"),
     ("rows of the group before", "m = group.rows;", "m = group.rows + 1;", "m"),
     ("a group without its beginning", "Index(group.begin) * ldc", "Index(0) * ldc", "m"),
     ("a matrix for all groups", "group.number * batch", "0 * batch", "m"),

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -174,10 +175,10 @@ class Products:
         products = partial(tilewright_torch.grouped_matmul, offsets=offsets, alpha=0.5)
         ends = [0, *offsets.tolist()]
         if ragged == "m":
-            parts = [a[begin:end] @ b[i] for i, (begin, end) in enumerate(zip(ends, ends[1:]))]
+            parts = [a[begin:end] @ b[i] for i, (begin, end) in enumerate(pairwise(ends))]
             wanted = 0.5 * torch.cat([*parts, torch.zeros(2, 6, dtype=a.dtype, device=self.device)])
         else:
-            wanted = 0.5 * torch.stack([a[:, begin:end] @ b[begin:end] for begin, end in zip(ends, ends[1:])])
+            wanted = 0.5 * torch.stack([a[:, begin:end] @ b[begin:end] for begin, end in pairwise(ends)])
         for way in (tilewright_torch.grouped_matmul, tilewright.grouped_matmul, torch.ops.tilewright.grouped_matmul):
             got = way(a, b, offsets, alpha=0.5)
             assert torch.equal(got, wanted)

@@ -47,6 +47,7 @@ _last_sorted: tuple[Sequence[Record], _Kinds] = (), {}
 def look_up(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> LookupResult | None:
     """Choose a config for a problem that was not tuned on a device; None where nothing helps. It is the ranking of
     `Store.lookup`."""
+    records = () if problem.ragged else records  # which are of products whose tiles are whole
     choice = _first(problem, info, records, lambda: Forecast(problem, info).choices(1))
     return None if choice is None else choice.as_lookup(info)
 
@@ -130,7 +131,6 @@ def _within(
     doublings: float, problem: Problem, info: DeviceInfo, records: Sequence[Record]
 ) -> list[tuple[bool, Record]]:
     """The records within a distance of a problem, the best first, and whether each is a far one."""
-    problem = problem.even
     kinds, sizes, aligned = _by_kind(records), np.array(_doublings(problem)), _aligned(problem)
     grades = [grade for grade in Grade if grade.keeps(problem.accuracy)]
     away: list[tuple[bool, bool, bool, float, bool, Record]] = []
