@@ -262,13 +262,13 @@ class Problem:
         are shared out together, or a batch of products of the mean k."""
         if not self.ragged:
             return self
-        sizes = {"batch": 1} if self.ragged == "m" else {"k": -(-self.k // self.batch)}
-        return replace(self, ragged="", **sizes)
+        whole = replace(self, ragged="")
+        return replace(whole, batch=1) if self.ragged == "m" else replace(whole, k=-(-self.k // self.batch))
 
     @property
     def planes(self) -> int:
-        """Products with CTAs of their own along y and z of the grid: all of a batch, but one for groups of rows, whose CTAs
-        follow each other along x."""
+        """Products with CTAs of their own along y and z of the grid: all of a batch, but one for groups of rows, as the
+        CTAs of these follow each other along x."""
         return 1 if self.ragged == "m" else self.batch
 
     @property

@@ -159,8 +159,8 @@ def check_batch(kernel: Kernel, alpha: float, beta: float, gap: int = 3) -> None
 
 
 def check_groups(kernel: Kernel, ends: Sequence[int], alpha: float, beta: float, gap: int = 3) -> None:
-    """Run a ragged batch on whole numbers, with groups that end at `ends`. `gap` ones of NaN follow each row and matrix,
-    and operands are NaN where they are not read. Every bit has to be right."""
+    """Run a ragged batch on whole numbers, with groups that end at `ends`. `gap` ones of NaN follow each row and
+    matrix, and operands are NaN where they are not read. Every bit has to be right."""
     problem, xp = kernel.problem, kernel.device.xp
     one, along_k = replace(problem, batch=1, ragged=""), problem.ragged == "k"
     operands = [integers(one, seed) for seed in range(problem.batch)]
