@@ -66,8 +66,8 @@ extern "C" __global__ void triad(const {vector}* a, const {vector}* b, {vector}*
 METHOD = (
     f"medians of {ROUNDS} rounds in one process, in shuffled orders, within replayed graphs, on random inputs which "
     "rotate until they fill 2.5 times the L2 cache. triad_us: c = a + b over arrays of as many bytes, median of 30. "
-    "Ragged rows: our_us is that of tilewright.grouped_matmul, cublas_us that of a loop of torch.mm, both within graphs; "
-    "eager_us is that of the loop as Python launches it"
+    "Ragged rows: our_us is that of tilewright.grouped_matmul, cublas_us that of a loop of torch.mm within graphs, "
+    "and eager_us that of the loop as Python launches it"
 )
 
 
