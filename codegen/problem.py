@@ -190,6 +190,8 @@ class Problem:
             ConfigError: arguments that contradict each other, such as a Problem in float and dtype="double".
         """
         if isinstance(shape, Problem):
+            text = f"{shape} is ragged, and only tilewright.grouped_matmul multiplies groups"
+            check(not shape.ragged, f"{text}: pass its sizes and batch, for equal products")
             shape._check_agreement(dtype, trans, accuracy, trans_a, trans_b, batch)
             return shape
         m, n, k = _sizes(shape)

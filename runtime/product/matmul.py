@@ -555,7 +555,8 @@ class Library:
     ) -> ReadyKernel:  # fmt: skip
         device = device_of(selector)
         if kind is not None:
-            refuse_capture(device, kind, problem, f"call tilewright.prepare('{problem.shape}', ...) before")
+            call = "grouped_matmul once" if problem.ragged else f"prepare('{problem.shape}', ...)"
+            refuse_capture(device, kind, problem, f"call tilewright.{call} before")
         measure = measure or self._first_use(None, _SECONDS)
         beside = self._beside(vendor, operands)
         ready = load_on(device, problem, Store(), self._ranking, measure, beside, self._loaded.add)._ready

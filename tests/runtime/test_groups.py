@@ -9,7 +9,7 @@ import pytest
 import tilewright
 from products import SCALARS, QuickDevice, check_groups
 from targets import TYPICAL
-from tilewright.codegen.errors import ArgumentTypeError, LayoutError, ShapeError
+from tilewright.codegen.errors import ArgumentTypeError, ConfigError, LayoutError, ShapeError
 from tilewright.codegen.families import parse
 from tilewright.codegen.legality import rejections, serves
 from tilewright.codegen.problem import Problem, Ragged
@@ -174,6 +174,12 @@ class TestProblem:
         assert along.bytes == 4 * (90 * 20 + 20 * 12 + 6 * 90 * 12)
         assert str(rows) == "90x12x20 float nn batch 6 of groups along m"
         assert (rows.even, along.even) == (Problem(90, 12, 20), Problem(90, 12, 4, batch=6))
+
+    def test_no_other_function_takes_it(self) -> None:
+        problem = Problem(90, 12, 20, batch=6, ragged="m")
+        for take in (tilewright.load, tilewright.prepare, tilewright.emit, tilewright.tune):
+            with pytest.raises(ConfigError, match="only tilewright.grouped_matmul multiplies groups: pass its sizes"):
+                take(problem)  # type: ignore[operator]
 
     def test_a_dimension_that_is_none(self) -> None:
         with pytest.raises(ArgumentTypeError, match="ragged must be 'm', 'k' or empty, got 'n'"):
