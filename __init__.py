@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         __version__,
         clear,
         emit,
+        grouped_matmul,
         load,
         matmul,
         memory,
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from .tuner.tune import tune
 
 __all__ = [
-    "DType", "Layout", "Memory", "Problem", "Served", "__version__", "clear", "emit", "load", "matmul", "memory",
-    "prepare", "tune",
+    "DType", "Layout", "Memory", "Problem", "Served", "__version__", "clear", "emit", "grouped_matmul", "load",
+    "matmul", "memory", "prepare", "tune",
 ]  # fmt: skip
 
 # `tilewright.torch` lies in a folder of its own: at the root, `import torch` in a checkout would import it.

@@ -17,8 +17,8 @@ from .tuner.choose.fallback import faster
 from .tuner.choose.shortlist import look_up
 
 __all__ = [
-    "DType", "Layout", "Memory", "Problem", "Served", "__version__", "clear", "emit", "load", "matmul", "memory",
-    "prepare",
+    "DType", "Layout", "Memory", "Problem", "Served", "__version__", "clear", "emit", "grouped_matmul", "load",
+    "matmul", "memory", "prepare",
 ]  # fmt: skip
 
 __version__ = package_version()
@@ -27,9 +27,11 @@ __version__ = package_version()
 families()
 
 
-def _differentiable(a: Any, b: Any, alpha: Any, accuracy: Any, vendor: Any) -> Any:
-    matmul = import_module("tilewright.torch").matmul  # the only import of torch
-    return matmul(a, b, alpha=alpha, accuracy=accuracy, vendor=vendor)
+def _differentiable(a: Any, b: Any, alpha: Any, accuracy: Any, vendor: Any, *offsets: Any) -> Any:
+    module = import_module("tilewright.torch")  # the only import of torch
+    if offsets:
+        return module.grouped_matmul(a, b, *offsets, alpha=alpha, accuracy=accuracy)
+    return module.matmul(a, b, alpha=alpha, accuracy=accuracy, vendor=vendor)
 
 
 def _measured(device: Device, problem: Problem, store: Store, found: LookupResult, seconds: float) -> LookupResult:
@@ -40,4 +42,5 @@ def _measured(device: Device, problem: Problem, store: Store, found: LookupResul
 
 _library = Library(look_up, _measured, _differentiable, faster)
 load, matmul, prepare, emit = _library.load, _library.matmul, _library.prepare, _library.emit
+grouped_matmul = _library.grouped_matmul
 memory, clear = _library.memory, _library.clear

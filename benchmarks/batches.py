@@ -8,7 +8,8 @@ Each problem is tuned in a store of its own. The winner, the kernel of a look-up
 batched product are then timed in rounds, in shuffled orders, within replayed graphs, on random inputs that rotate where
 they would fit the L2 cache. Beside squares up to 64 the same bytes are read and written by c = a + b, the triad: the
 share is its time over ours. Other shares are of a floor, the largest of the arithmetic, the bytes at the triad's rate
-and 1.5 us. --share I/N takes every Nth problem from the Ith on, for several GPUs; --join makes
+and 1.5 us. Grouped products, by the kernel of a look-up, are timed beside a loop of torch.mm over the groups, within a
+graph and launched one by one. --share I/N takes every Nth problem from the Ith on, for several GPUs; --join makes
 benchmarks/results/<device>/batches.json of the lines that they wrote.
 """
 
@@ -16,10 +17,12 @@ import argparse
 import datetime
 import json
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
+import numpy as np
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.check.roofline import bounds_of
 from tilewright.runtime.check.timing import Timer, TimingPlan
@@ -39,6 +42,11 @@ PROGRAMS = (
     "256x 197x197x64, 128x 100x3x100, 2000x 100x100x10, 12x 333x777x555"
 ).split(", ")
 """Batches as programs have them."""
+RAGGED = (
+    ((7, 33, 1, 159, 512, 288, 300, 512), 1024, 1024),
+    (tuple(int(each) for each in np.random.default_rng(0).integers(1, 129, 64)), 512, 512),
+)
+"""Rows of each group, n and k of grouped products in float."""
 LARGEST_TRIAD = 64
 """Largest square whose share is of the triad."""
 LEAST_US = 1.5
@@ -57,7 +65,9 @@ extern "C" __global__ void triad(const {vector}* a, const {vector}* b, {vector}*
 """c = a + b in vectors of 16 bytes."""
 METHOD = (
     f"medians of {ROUNDS} rounds in one process, in shuffled orders, within replayed graphs, on random inputs which "
-    "rotate until they fill 2.5 times the L2 cache. triad_us: c = a + b over arrays of as many bytes, median of 30"
+    "rotate until they fill 2.5 times the L2 cache. triad_us: c = a + b over arrays of as many bytes, median of 30. "
+    "Ragged rows: our_us is that of tilewright.grouped_matmul, cublas_us that of a loop of torch.mm within graphs, "
+    "and eager_us that of the loop as Python launches it"
 )
 
 
@@ -119,6 +129,56 @@ def row_of(kind: str, problem: Problem, rate_tbs: float) -> dict[str, Any]:
     return row | {"variants": result.trials, "seconds": round(result.seconds, 1)}
 
 
+def ragged_row(rows: Sequence[int], n: int, k: int, rate_tbs: float) -> dict[str, Any]:
+    """Time grouped products beside a loop over the groups. `rate_tbs` is the triad's rate in TB/s."""
+    import tilewright
+    import torch
+
+    device = open_device(choose("cuda"))
+    problem = Problem(sum(rows), n, k, batch=len(rows), ragged="m")
+    offsets = torch.tensor(np.cumsum(rows), dtype=torch.int32, device="cuda")
+    ends = offsets.tolist()
+    sets = max(2, -(-5 * device.info.l2_bytes // (2 * problem.bytes)))
+    shapes = (problem.m, k), (len(rows), k, n), (problem.m, n)
+    operands = [[torch.randn(shape, device="cuda") for shape in shapes] for _ in range(sets)]
+
+    def ours() -> None:
+        for a, b, out in operands:
+            tilewright.grouped_matmul(a, b, offsets, out=out)
+
+    def loop() -> None:
+        for a, b, out in operands:
+            for matrix, begin, end in zip(b, [0, *ends], ends):
+                torch.mm(a[begin:end], matrix, out=out[begin:end])
+
+    def replayed(work: Callable[[], None]) -> Callable[[], None]:
+        graph = torch.cuda.CUDAGraph()
+        work()
+        with torch.cuda.graph(graph):
+            work()
+        replay: Callable[[], None] = graph.replay
+        return replay
+
+    contenders = {"our_us": replayed(ours), "cublas_us": replayed(loop), "eager_us": loop}
+    samples: dict[str, list[float]] = {name: [] for name in contenders}
+    order = np.random.default_rng(1)
+    for _ in range(ROUNDS + 2):
+        for name in order.permutation(list(contenders)):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            contenders[name]()
+            end.record()
+            end.synchronize()
+            samples[name].append(start.elapsed_time(end) * 1e3 / sets)
+    times = {name: median(values[2:]) for name, values in samples.items()}
+    arithmetic = next(bound.us for bound in bounds_of(device.info, problem) if bound.by == "arithmetic")
+    floor = max(arithmetic, problem.bytes / rate_tbs / 1e6, LEAST_US)
+    chosen = Store().lookup(device.info, problem, look_up)
+    row: dict[str, Any] = {"kind": "ragged", "m": problem.m, "n": n, "k": k, "batch": len(rows), "dtype": "float"}
+    row |= {name: round(us, 4) for name, us in times.items()} | {"floor_share": round(floor / times["our_us"], 4)}
+    return row | {"config": str(chosen.config), "origin": chosen.origin}
+
+
 def summary_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Geometric means and least values by kind and type."""
     summary: dict[str, Any] = {}
@@ -134,6 +194,12 @@ def summary_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
                 "least triad share": min((row["triad_share"] for row in some if "triad_share" in row), default=None),
                 "least floor share": min((row["floor_share"] for row in some if "floor_share" in row), default=None),
             }
+    ragged = [row for row in rows if row["kind"] == "ragged"]
+    summary["ragged float"] = {
+        f"{row['batch']} groups over {rival}": round(row[name] / row["our_us"], 4)
+        for row in ragged
+        for rival, name in (("a loop in a graph", "cublas_us"), ("the loop", "eager_us"))
+    }
     return summary
 
 
@@ -148,7 +214,8 @@ def main() -> None:
     if options.join:
         rows = [json.loads(line) for line in options.join.read_text().splitlines()]
         order = {(kind, p.m, p.n, p.k, p.dtype.value): i for i, (kind, p) in enumerate(problems())}
-        rows.sort(key=lambda row: order[row["kind"], row["m"], row["n"], row["k"], row["dtype"]])
+        last = len(order)
+        rows.sort(key=lambda row: order.get((row["kind"], row["m"], row["n"], row["k"], row["dtype"]), last))
         device = open_device(info)
         document = {"device": info.name, "driver": info.driver, "versions": dict(versions_of(info, device.compiler))}
         document |= {"date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "method": METHOD}
@@ -161,11 +228,19 @@ def main() -> None:
     whole = triad_us(Problem(64, 64, 64, batch=30_000))
     rate_tbs = Problem(64, 64, 64, batch=30_000).bytes / whole / 1e6
     print(f"triad {rate_tbs:.3f} TB/s", flush=True)
+
+    def write(row: dict[str, Any]) -> None:
+        with options.output.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    for rows, n, k in RAGGED[index - 1 :: count]:
+        row = ragged_row(rows, n, k, rate_tbs)
+        write(row)
+        print(row, flush=True)
     with kept_between_runs():
         for kind, problem in problems()[index - 1 :: count]:
             row = row_of(kind, problem, rate_tbs)
-            with options.output.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            write(row)
             share = row.get("triad_share", row.get("floor_share"))
             times = f"{row['our_us']:9.2f} us, cuBLAS {row['cublas_us'] / row['our_us']:6.2f}, share {share:.3f}"
             print(f"{problem} {times}, predicted {row['predicted_us'] / row['our_us']:.3f} {row['config']}", flush=True)

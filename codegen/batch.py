@@ -22,10 +22,16 @@ class Batching(enum.StrEnum):
     """Matrices at regular distances."""
     POINTERS = "pointers"
     """Matrices at regular distances, or at the addresses in arrays."""
+    RAGGED_M = "ragged_m"
+    """Groups of the rows of A and C, which follow each other, and matrices of B at regular distances."""
+    RAGGED_K = "ragged_k"
+    """Groups along the k of A and B, which follow each other, and matrices of C at regular distances."""
 
     @classmethod
     def of(cls, problem: Problem) -> "Batching":
         """The kind that the library launches for a problem."""
+        if problem.ragged:
+            return cls(f"ragged_{problem.ragged}")
         return cls.STEPS if problem.batch > 1 else cls.NONE
 
 
@@ -49,7 +55,9 @@ class Strides:
     def dense(cls, problem: Problem) -> "Strides":
         """The distances where the matrices of each operand, without gaps, follow each other."""
         sizes = math.prod(problem.stored_a), math.prod(problem.stored_b), problem.m * problem.n
-        return cls(problem.batch, *((problem.batch * size, size) for size in sizes))
+        stacked = {"": "abc", "m": "b", "k": "c"}[problem.ragged]  # groups of the others follow each other
+        steps = (size * (name in stacked) for name, size in zip("abc", sizes))
+        return cls(problem.batch, *((problem.batch * step, step) for step in steps))
 
     @property
     def each(self) -> tuple[Steps, Steps, Steps]:

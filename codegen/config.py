@@ -227,6 +227,7 @@ class Config:
             return Edge.PAD
         sizes = zip((problem.m, problem.n, problem.k), self.multiples)
         fits = self.edge is EdgePolicy.FIT and all(size % multiple == 0 for size, multiple in sizes)
+        fits = fits and not problem.ragged  # a group may have any length
         return Edge.EXACT if fits else Edge.BOUNDS
 
     def widest_vectors(self, problem: Problem, aligned: bool) -> tuple[int, int, int]:
@@ -354,10 +355,18 @@ class Config:
         """Whether CTAs add up in device memory of the kernel's own."""
         return self.stream_ctas_per_sm > 0 or (self.split_ctas > 1 and not self.clustered)
 
+    @property
+    def serves_groups(self) -> bool:
+        """Whether there is a kernel of the config for ragged batches."""
+        return False
+
     def tiles(self, problem: Problem) -> int:
-        """Tiles of C."""
+        """Tiles of C; the most that groups of rows can have, where the batch is ragged along m."""
         tile_m, tile_n, _ = self.cta_tile
-        return -(-problem.m // tile_m) * -(-problem.n // tile_n)
+        rows = problem.m + tile_m - 1
+        if problem.ragged == "m":  # each group, and the rows behind the last one, may end within a tile
+            rows = problem.m + min(problem.m, problem.batch + 1) * (tile_m - 1)
+        return rows // tile_m * -(-problem.n // tile_n)
 
     def ctas(self, problem: Problem, sm_count: int) -> int:
         """CTAs of the grid on a device of `sm_count` SMs."""
@@ -385,7 +394,7 @@ class Config:
         smem = self.smem_bytes(problem.dtype)
         static = smem if smem <= MAX_STATIC_SMEM_BYTES else 0
         launch = LaunchConfig((self.ctas(problem, sm_count), 1, 1), self.block, smem - static, static)
-        return launch.batched(problem.batch)
+        return launch.batched(problem.planes)
 
 
 @cache

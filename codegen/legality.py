@@ -48,6 +48,10 @@ COMMON: tuple[Rule["Config"], ...] = (
         "the grid has fewer than 2^31 CTAs",
         lambda problem, config, target: config.ctas(problem, target.sm_count) <= MAX_GRID,
     ),
+    Rule(
+        "groups of a ragged batch are served by block tiles that threads copy as they lie, without persistent CTAs",
+        lambda problem, config, target: not problem.ragged or config.serves_groups,
+    ),
 )
 """Rules that every family keeps."""
 

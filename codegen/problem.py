@@ -17,6 +17,8 @@ _SHAPE = re.compile(r"(\d{1,10})(?:x(\d{1,10})x(\d{1,10}))?")
 Trans = Literal["nn", "nt", "tn", "tt"]
 """Transposes of A and B as stored, A first."""
 TRANS: tuple[Trans, ...] = ("nn", "nt", "tn", "tt")
+Ragged = Literal["", "m", "k"]
+"""The dimension in which the products of a batch differ, as groups of rows; empty where all have one shape."""
 
 
 class DType(enum.Enum):
@@ -120,7 +122,9 @@ class Problem:
     """C = alpha * op(A) * op(B) + beta * C, all row-major, or a batch of such products of one shape.
 
     op(A) is m x k and op(B) is k x n; A is stored k x m if `trans_a`, B n x k if `trans_b`. `trans`, such as "nt", says
-    both at once.
+    both at once. In a `ragged` batch m or k is the sum of those of all products, groups which follow each other: groups
+    of the rows of op(A) and C, each with a matrix B of its own, or of the columns of op(A) and the rows of op(B), each
+    with a C of its own.
     Raises ArgumentTypeError (a TypeError) if a dimension is not an integer, ShapeError (a ValueError) if it is
     negative or above 2^31 - 1, or if the batch is 0, ConfigError (a ValueError) for a double that need not be `ieee`
     and for a `trans` that contradicts `trans_a` or `trans_b`.
@@ -142,11 +146,13 @@ class Problem:
     """Accuracy that C must have."""
     batch: int = 1
     """Products of this shape that one launch computes, each with matrices of its own."""
+    ragged: Ragged = ""
+    """`m` or `k` where the products are groups along that dimension, of which each call says the lengths."""
 
     def __init__(
         self, m: SupportsIndex, n: SupportsIndex, k: SupportsIndex, dtype: DTypeLike = DType.FLOAT,
         trans_a: bool | None = None, trans_b: bool | None = None, accuracy: GradeLike = Grade.IEEE, *,
-        trans: Trans | None = None, batch: SupportsIndex = 1,
+        trans: Trans | None = None, batch: SupportsIndex = 1, ragged: Ragged = "",
     ) -> None:  # fmt: skip
         for name, value in (("m", m), ("n", n), ("k", k)):
             object.__setattr__(self, name, _size(name, value))
@@ -159,6 +165,8 @@ class Problem:
         text = f"accuracy {self.accuracy} is for float; {self.dtype.value} is always {Grade.IEEE}"
         check(graded, f"{text}: leave accuracy out, or pass dtype='float'")
         object.__setattr__(self, "batch", _size("batch", batch, 1))
+        check(ragged in ("", "m", "k"), f"ragged must be 'm', 'k' or empty, got {ragged!r}", ArgumentTypeError)
+        object.__setattr__(self, "ragged", ragged)
 
     @classmethod
     def parse(
@@ -182,6 +190,8 @@ class Problem:
             ConfigError: arguments that contradict each other, such as a Problem in float and dtype="double".
         """
         if isinstance(shape, Problem):
+            text = f"{shape} is ragged, and only tilewright.grouped_matmul multiplies groups"
+            check(not shape.ragged, f"{text}: pass its sizes and batch, for equal products")
             shape._check_agreement(dtype, trans, accuracy, trans_a, trans_b, batch)
             return shape
         m, n, k = _sizes(shape)
@@ -230,7 +240,8 @@ class Problem:
         one."""
         more = "" if self.accuracy is Grade.IEEE else f" {self.accuracy}"
         batch = "" if self.batch == 1 else f" batch {self.batch}"
-        return f"{self.dtype.value} {self.trans}{more}{batch}"
+        groups = f" of groups along {self.ragged}" if self.ragged else ""
+        return f"{self.dtype.value} {self.trans}{more}{batch}{groups}"
 
     @property
     def shape(self) -> str:
@@ -248,14 +259,33 @@ class Problem:
         return replace(self, m=self.n, n=self.m, trans_a=not self.trans_b, trans_b=not self.trans_a)
 
     @property
+    def even(self) -> "Problem":
+        """The problem that stands for a ragged one in predictions: one product of all rows, as the tiles of all groups
+        are shared out together, or a batch of products of the mean k."""
+        if not self.ragged:
+            return self
+        whole = replace(self, ragged="")
+        return replace(whole, batch=1) if self.ragged == "m" else replace(whole, k=-(-self.k // self.batch))
+
+    @property
+    def planes(self) -> int:
+        """Products with CTAs of their own along y and z of the grid: all of a batch, but one for groups of rows, as the
+        CTAs of these follow each other along x."""
+        return 1 if self.ragged == "m" else self.batch
+
+    @property
     def flops(self) -> int:
         """Floating-point operations of all products: 2 m n k each."""
-        return 2 * self.m * self.n * self.k * self.batch
+        return 2 * self.m * self.n * self.k * (1 if self.ragged else self.batch)
 
     @property
     def bytes(self) -> int:
         """Least bytes of device memory moved: A and B read once, C written once."""
-        return (self.m * self.k + self.k * self.n + self.m * self.n) * self.dtype.size_bytes * self.batch
+        along = {"": (self.batch, self.batch, self.batch), "m": (1, self.batch, 1), "k": (1, 1, self.batch)}[
+            self.ragged
+        ]
+        sizes = self.m * self.k, self.k * self.n, self.m * self.n
+        return sum(count * size for count, size in zip(along, sizes)) * self.dtype.size_bytes
 
     @property
     def stored_a(self) -> tuple[int, int]:

@@ -45,10 +45,11 @@ class LaunchConfig:
     static_smem_bytes: int = 0
     """Shared memory that the kernel declares."""
 
-    def limited(self, target: Target) -> "LaunchConfig":
+    def limited(self, target: Target, ctas: int = 0) -> "LaunchConfig":
         """This launch with so much shared memory that one of the target's SMs holds no more CTAs than it has to: with
-        PDL those that come up while another kernel ends would crowd on the first SMs that are free."""
-        arch, blocks = target.arch, -(-math.prod(self.grid) // target.sm_count)
+        PDL those that come up while another kernel ends would crowd on the first SMs that are free. `ctas` is the
+        number of those that have work at a time, 0 for all."""
+        arch, blocks = target.arch, -(-(ctas or math.prod(self.grid)) // target.sm_count)
         if "griddepcontrol" not in arch.instructions or blocks > MOST_LIMITED:
             return self
         # As little as lets one block more not fit.

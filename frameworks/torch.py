@@ -1,7 +1,10 @@
-"""Products in torch programs: the op `torch.ops.tilewright.matmul`, `matmul` and `Linear`. Only this file needs torch.
+"""Products in torch programs: the ops of `torch.ops.tilewright`, `matmul`, `grouped_matmul` and `Linear`.
 
-The op has a kernel, a fake kernel for tracing, gradients in both modes and a rule for `torch.vmap`. `matmul` bypasses
-torch's dispatcher unless its tensors are traced or transformed.
+Only this file needs torch.
+
+The op `matmul` has a kernel, a fake kernel for tracing, gradients in both modes and a rule for `torch.vmap`; the op
+`grouped_matmul` has no forward gradients and no such rule. The functions bypass torch's dispatcher unless their tensors
+are traced or transformed.
 """
 
 import math
@@ -25,12 +28,15 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.fx import _symbolic_trace
 
-__all__ = ["Linear", "matmul"]
+__all__ = ["Linear", "grouped_matmul", "matmul"]
 
 _ops = torch.library.Library("tilewright", "DEF")  # it must live as long as its op
 _SCHEMA = "matmul(Tensor a, Tensor b, float alpha=1.0, str accuracy='ieee', str? vendor=None) -> Tensor"
 _ops.define(_SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
 _op: Any = torch.ops.tilewright.matmul.default
+_GROUPED = "grouped_matmul(Tensor a, Tensor b, Tensor offsets, float alpha=1.0, str accuracy='ieee') -> Tensor"
+_ops.define(_GROUPED, tags=(torch.Tag.pt2_compliant_tag,))
+_grouped_op: Any = torch.ops.tilewright.grouped_matmul.default
 _is_like_subclass = torch._C._dispatch_isTensorSubclassLike
 _TYPES = (torch.Tensor, torch.nn.Parameter)
 
@@ -78,6 +84,42 @@ def matmul(
     if _is_tracked(a, b):
         return _apply(a, b, alpha, accuracy, vendor)
     return _product(a, b, alpha, accuracy, vendor)
+
+
+def grouped_matmul(
+    a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor, *more: Never, alpha: SupportsFloat = 1.0,
+    accuracy: GradeLike = "ieee", **unknown: Never,
+) -> torch.Tensor:  # fmt: skip
+    """Products of groups of rows in one launch, as `tilewright.grouped_matmul` has them; gradients and `torch.compile`
+    work.
+
+    The gradients are grouped products of the same offsets: of groups of rows for a, and for b one product for each
+    group, or the other way round. Tensors with strides that no kernel takes are copied. On a GPU offsets are read by
+    the kernel alone, and the call may be captured.
+
+    Args:
+        a: rows x k, or m x rows where b is a matrix; float32 or float64, in the processor's memory or on a GPU.
+        b: groups x k x n, or rows x n; of the same dtype and in the same memory.
+        offsets: int32, the end of each group in rising order, in the same memory. Rows from the last one on count as
+            products of nothing.
+        alpha: factor of the products, a number or a 0-d array.
+        accuracy: ieee, elementwise or normwise, as for `tilewright.load`; it holds for the gradients too.
+
+    Returns:
+        A new tensor, rows x n, or groups x m x n where b is a matrix.
+
+    Raises:
+        TilewrightError: every error of `tilewright.grouped_matmul`; while tracing, torch raises its own.
+    """
+    if more or unknown:
+        refuse(grouped_matmul, more, unknown)
+    alpha = number("alpha", alpha)
+    if torch.compiler.is_compiling() or not _is_plain(a, b) or _is_tracked(a, b):
+        return _grouped_op(a, b, offsets, alpha, accuracy)
+    try:
+        return _grouped_kernel(a, b, offsets, alpha, accuracy)
+    except NotInMemoryError:
+        return _grouped_op(a, b, offsets, alpha, accuracy)
 
 
 class Linear(torch.nn.Linear):  # type: ignore[misc]
@@ -149,6 +191,44 @@ def _fake(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee", vendor: st
     except RuntimeError as error:
         raise RuntimeError(f"the dimensions before the last two do not broadcast: {shapes}") from error
     return a.new_empty((*stack, *a.shape[-2:-1], *b.shape[1:][-1:]))
+
+
+def _grouped_kernel(a: Any, b: Any, offsets: Any, alpha: float = 1.0, accuracy: str = "ieee") -> Any:
+    """The op `grouped_matmul` for tensors of every device and layout."""
+    a, b, offsets = (each if type(each) in _TYPES else each.as_subclass(torch.Tensor) for each in (a, b, offsets))
+    return _library.grouped(a, b, offsets, None, alpha, 0.0, accuracy, None, "if-needed")
+
+
+def _grouped_fake(a: Any, b: Any, offsets: Any, alpha: float = 1.0, accuracy: str = "ieee") -> Any:
+    """A tensor of the shape, strides, dtype and device of the result of grouped products."""
+    shapes = f"a is {tuple(a.shape)}, b is {tuple(b.shape)}"
+    torch._check(a.dim() == 2 and b.dim() in (2, 3), lambda: f"a must have 2 and b 2 or 3 dimensions: {shapes}")
+    torch._check(a.shape[1] == b.shape[-2], lambda: f"inner dimensions differ: {shapes}")
+    torch._check(a.dtype == b.dtype, lambda: f"a is {a.dtype} and b is {b.dtype}: cast one of them first")
+    torch._check(offsets.dtype == torch.int32, lambda: f"offsets must be int32, got {offsets.dtype}")
+    groups = (offsets.shape[0],) if b.dim() == 2 else ()
+    return a.new_empty((*groups, a.shape[0], b.shape[-1]))
+
+
+def _save_groups(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Keep what the gradients of grouped products need."""
+    a, b, offsets, alpha, accuracy = inputs
+    ctx.save_for_backward(a, b, offsets)
+    ctx.options = {"alpha": alpha, "accuracy": accuracy}
+
+
+def _grouped_gradients(ctx: Any, grad: Any) -> Any:
+    """The gradients of grouped products by a and b, for groups of rows or along k."""
+    a, b, offsets = ctx.saved_tensors
+    for_a, for_b, *_ = ctx.needs_input_grad
+    of_a = of_b = None
+    if for_a:
+        rows = (grad, b.mT) if b.dim() == 3 else (b, grad.mT)
+        of_a = grouped_matmul(*rows, offsets, **ctx.options)
+        of_a = of_a if b.dim() == 3 else of_a.mT
+    if for_b:
+        of_b = grouped_matmul(a.mT, grad, offsets, **ctx.options)
+    return of_a, of_b, None, None, None
 
 
 class _Product(torch.autograd.Function):  # type: ignore[misc]
@@ -283,3 +363,6 @@ _ops.impl("matmul", _kernel, "CompositeExplicitAutograd")
 _ops.impl("matmul", _with_gradient, "Autograd")
 torch.library.register_vmap("tilewright::matmul", _batched, lib=_ops)
 torch.library.register_fake("tilewright::matmul", _fake, lib=_ops)
+_ops.impl("grouped_matmul", _grouped_kernel, "CompositeExplicitAutograd")
+torch.library.register_fake("tilewright::grouped_matmul", _grouped_fake, lib=_ops)
+torch.library.register_autograd("tilewright::grouped_matmul", _grouped_gradients, setup_context=_save_groups, lib=_ops)

@@ -166,6 +166,10 @@ class BlockedConfig(PrefetchingConfig):
     def cta_tile(self) -> tuple[int, int, int]:
         return self.tile.block_m, self.tile.block_n, self.tile.block_k
 
+    @property
+    def serves_groups(self) -> bool:
+        return self.persistent_tiles == 1 and self.copying_threads > 0 and not any(self.packs)
+
     def widest_vectors(self, problem: Problem, aligned: bool) -> tuple[int, int, int]:
         wide = WIDE_BYTES // problem.dtype.size_bytes
         rows = [widest(problem, operand) if aligned else 1 for operand in "abc"]

@@ -48,7 +48,11 @@ def stored_row(problem: Problem, operand: str) -> int:
 
 
 def widest(problem: Problem, operand: str) -> int:
-    """Elements of the widest vector of at most 16 bytes that divides the stored rows of A, B or C."""
+    """Elements of the widest vector of at most 16 bytes that divides the stored rows of A, B or C, or the parts of them
+    that belong to the groups of a ragged batch."""
+    divided = {"": "", "m": "a", "k": "ab"}[problem.ragged]
+    if operand in divided and runs_along_k(problem, operand) == (problem.ragged == "k"):
+        return 1
     return math.gcd(stored_row(problem, operand), WIDE_BYTES // problem.dtype.size_bytes)
 
 

@@ -16,9 +16,9 @@ from ...codegen.errors import (
     check,
     nearest_of,
 )
-from ...codegen.problem import INT_MAX, Grade, Problem
+from ...codegen.problem import INT_MAX, Grade, Problem, Ragged
 from ..device.protocol import Operand
-from .arrays import View, kind_of
+from .arrays import Kind, View, kind_of
 
 _MOST_GRAPHS = 65536
 """Most graphs for which memory is set aside at once."""
@@ -44,7 +44,7 @@ _INSTEAD = {
 """Hints for arguments that a product does not take, by name."""
 
 
-def problem_of(a: View, b: View, accuracy: object, batch: int = 1) -> Problem:
+def problem_of(a: View, b: View, accuracy: object, batch: int = 1, ragged: Ragged = "") -> Problem:
     """The problem of multiplying two matrices, or a batch of such, which are used as they lie, transposed or not.
 
     Raises ShapeError, ArgumentTypeError and ConfigError.
@@ -54,7 +54,33 @@ def problem_of(a: View, b: View, accuracy: object, batch: int = 1) -> Problem:
     if a.dtype is not b.dtype:
         names = a.dtype.numpy_name, b.dtype.numpy_name
         raise ArgumentTypeError(f"a is {names[0]} and b is {names[1]}: cast one of them first")
-    return Problem(m, n, k, a.dtype, is_transposed(a), is_transposed(b), Grade.parse(accuracy), batch=batch)
+    return Problem(
+        m, n, k, a.dtype, is_transposed(a), is_transposed(b), Grade.parse(accuracy), batch=batch, ragged=ragged
+    )
+
+
+def check_offsets(kind: Kind, offsets: Any, like: Any, most: int) -> None:
+    """Raise an error unless `offsets` are those of groups: where each of them ends, in rising order up to `most`, as an
+    array of int32 of a kind and in the memory of the operand `like`. The order of those on a GPU is not looked at.
+
+    Raises ArgumentTypeError, ShapeError, LayoutError and DeviceMismatchError.
+    """
+    text = f"a is a {type(like).__name__} and offsets a {type(offsets).__name__}: convert one of them"
+    check(kind_of(offsets) is kind, text, ArgumentTypeError)
+    name = str(offsets.dtype).removeprefix("torch.")
+    check(name == "int32", f"offsets must be int32, got {name}: convert them before", ArgumentTypeError)
+    text = f"offsets must have one dimension, with an element for each group, got shape {tuple(offsets.shape)}"
+    check(len(offsets.shape) == 1, text, ShapeError)
+    check(kind.is_dense(offsets), "offsets must lie without gaps: make them contiguous", LayoutError)
+    places = kind.place(like), kind.place(offsets)
+    if places[0] != places[1]:
+        raise DeviceMismatchError(f"a is on {places[0]}, offsets on {places[1]}")
+    if places[0] == "host":
+        before = 0
+        for end in kind.numpy(offsets).tolist():
+            text = f"offsets must rise from 0 to {most} at most, got {end} after {before}"
+            check(before <= end <= most, text, ShapeError)
+            before = end
 
 
 def is_transposed(view: View) -> bool:

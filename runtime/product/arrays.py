@@ -79,7 +79,10 @@ class Kind(Protocol):
 
     def place(self, array: Any) -> str:
         """The memory that an array is in, as `View.place`."""
-        return self.view("array", array).place
+
+    def is_dense(self, array: Any) -> bool:
+        """Whether an array lies without gaps, row by row."""
+        return bool(array.flags.c_contiguous)
 
     def captures(self, array: Any) -> bool:
         """Whether an array lies on a GPU whose current stream is captured, so that nothing of it can be read."""
@@ -122,6 +125,9 @@ class _NumPy(Kind):
         dtype = _dtype(name, array.dtype)
         return View(self.pointer(array), array.shape, array.strides, dtype, "host", array.flags.writeable)
 
+    def place(self, array: Any) -> str:
+        return "host"
+
     def pointer(self, array: Any) -> int:
         return int(array.__array_interface__["data"][0])
 
@@ -161,7 +167,10 @@ class _CuPy(Kind):
 
     def view(self, name: str, array: Any) -> View:
         dtype = _dtype(name, array.dtype)
-        return View(self.pointer(array), array.shape, array.strides, dtype, f"cuda:{array.data.device_id}")
+        return View(self.pointer(array), array.shape, array.strides, dtype, self.place(array))
+
+    def place(self, array: Any) -> str:
+        return f"cuda:{array.data.device_id}"
 
     def stream(self, index: int) -> int:
         stream: int = self._current_stream().ptr
@@ -226,6 +235,9 @@ class _Torch(Kind):
     def place(self, array: Any) -> str:
         device = array.device
         return "host" if device.type == "cpu" else f"cuda:{device.index}"
+
+    def is_dense(self, array: Any) -> bool:
+        return bool(array.is_contiguous())
 
     def captures(self, array: Any) -> bool:
         if array.device.type != "cuda":

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from ...codegen.batch import NO_STEPS, Strides
+from ...codegen.batch import NO_STEPS, Batching, Strides
 from ...codegen.config import Config
 from ...codegen.errors import CaptureError
 from ...codegen.fit import Fit
@@ -15,7 +15,7 @@ from ..device.cache import compile_cached
 from ..device.protocol import Binary, Device, Operand
 from ..locks import Lock
 from .copied import Matrix, Packing, Padding, Splitting
-from .program import Maps, Program, Step, Value
+from .program import OFFSETS, Maps, Program, Step, Value
 from .scratch import Scratch
 from .stack import Run
 
@@ -28,7 +28,7 @@ class Product:
     def __init__(self, device: Device, problem: Problem) -> None:
         self.device, self.problem = device, problem
         self._laid: dict[tuple[int, int, int], Run] = {}
-        self.dense = Strides.dense(problem) if problem.batch > 1 else None
+        self.dense = Strides.dense(problem) if Batching.of(problem) else None
         """The distances of matrices without gaps that follow each other; None for one product."""
 
     def launch(self, a: Operand, b: Operand, c: Operand, alpha: float = 1.0, beta: float = 0.0) -> None:
@@ -84,7 +84,7 @@ class Kernel(Product):
         inner = self._padding.problem if self._padding else problem
         self._sizes = inner.m, inner.n, inner.k
         self._boxes = config.boxes(problem)
-        batch, workspace = problem.batch, config.workspace_bytes(problem, sm_count)
+        batch, workspace = problem.planes, config.workspace_bytes(problem, sm_count)
         stream_ctas = config.stream_ctas_per_sm * sm_count
         copies = self._padding or self._packing or self._splitting
         counter_bytes = 4 * config.counters(problem, sm_count)
@@ -103,11 +103,13 @@ class Kernel(Product):
         self._names = (*own, *(copies.names if copies else ()))
         self._more: tuple[Value, ...] = (*own, stream_ctas) if stream_ctas else own
         launch = config.launch_config(problem, sm_count)
+        # The grid has CTAs for the most tiles that groups can have; the others end at once.
+        working = stream_ctas if problem.ragged == "m" else 0
         scalars = "ff" if problem.dtype is DType.FLOAT else "dd"
         more = "QQ" * bool(workspace) + "I" * bool(stream_ctas) + "m" * len(self._boxes) + "Q" * bool(self._splitting)
-        more += "m" * (batch > 1)
+        more += "m" * bool(Batching.of(problem)) + "Q" * bool(problem.ragged)
         self._main = device.load(binary, source.name).bound(
-            launch.limited(device.info) if config.pdl else launch, "QiQiQiiii" + scalars + more
+            launch.limited(device.info, working) if config.pdl else launch, "QiQiQiiii" + scalars + more
         )
 
     def laid(self, lda: int, ldb: int, ldc: int, strides: Strides | None = None) -> Run:
@@ -191,10 +193,13 @@ class Kernel(Product):
         if strides:
             own = [*self._own, *([self._splitting.nbytes] if self._splitting else [])]
             values.append(strides.argument(batch, a.steps, b.steps, c.steps, *map(strides.following, own)))
+        further = [OFFSETS] * bool(self.problem.ragged)
+        values += further
         steps.append((self._main, values))
         if self._padding:
             steps.append(self._padding.after(c, matrices[2], strides))
-        return Program.of(self._lock, self._scratch.at if self._scratch else None, self._names, maps, steps)
+        memory = self._scratch.at if self._scratch else None
+        return Program.of(self._lock, memory, self._names, maps, steps, further)
 
     def _padded(self, lds: tuple[int, int, int], strides: Strides | None) -> Run:
         """The launch for operands that are copied to sizes that the tiles divide."""
@@ -221,14 +226,16 @@ class Laid:
         """Launches for aligned operands and every alpha but 0."""
         self._idle = kernel.program(lds, strides, False)
 
-    def __call__(self, stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
+    def __call__(
+        self, stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float, *further: int
+    ) -> None:
         mask_a, mask_b, mask_c = self.masks
         if a & mask_a or b & mask_b or c & mask_c:
             if self._unaligned is None:
                 self._unaligned = self._kernel.unaligned(capturing).laid(*self._layout)
-            self._unaligned(stream, capturing, a, b, c, alpha, beta)
+            self._unaligned(stream, capturing, a, b, c, alpha, beta, *further)
         else:
-            (self.program if alpha != 0 else self._idle)(stream, capturing, a, b, c, alpha, beta)
+            (self.program if alpha != 0 else self._idle)(stream, capturing, a, b, c, alpha, beta, *further)
 
 
 def prepare(device: Device, problem: Problem, config: Config, aligned: bool = True) -> Kernel:

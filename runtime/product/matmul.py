@@ -30,12 +30,12 @@ from ..device.protocol import Device, DeviceInfo, DeviceName, Operand
 from ..locks import Lock
 from ..store.lookup import LookupResult, Ranking
 from ..store.store import Store
-from .arguments import called, check_graphs, laid_out, number, problem_of, refuse, transpose_of
-from .arrays import KINDS, A, Copy, Kind, View, kind_of
+from .arguments import called, check_graphs, check_offsets, laid_out, number, problem_of, refuse, transpose_of
+from .arrays import KINDS, A, Copy, Kind, View, as_array, kind_of
 from .gemm import Gemm, MeasureShape, load_on, refuse_capture
 from .kernel import Kernel
-from .plan import CallPlan, CallPlans, ReadyKernel, first_call
-from .stack import stacked
+from .plan import CallPlan, CallPlans, Inside, ReadyKernel, first_call
+from .stack import Stack, grouped, ragged_of, stacked
 from .vendor import Faster, Operands, OwnKernel, VendorFallback, VendorProduct, started
 
 _SECONDS = 2.0
@@ -57,8 +57,9 @@ class Memory:
 Measure = Callable[[Device, Problem, Store, LookupResult, float], LookupResult]
 """Measures a shape that was not tuned, for a number of seconds."""
 
-Differentiable = Callable[[Any, Any, Any, Any, Any], Any]
-"""Multiplies tensors that autograd, a transform or a trace must see: a, b, alpha, accuracy and vendor."""
+Differentiable = Callable[..., Any]
+"""Multiplies tensors that autograd, a transform or a trace must see: a, b, alpha, accuracy and vendor, and the offsets
+of groups, if any."""
 
 
 class Library:
@@ -222,39 +223,122 @@ class Library:
             return self.product(a, b, c, alpha, beta, accuracy, None, "never", vendor)
 
         def make_plan(kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> CallPlan:
-            plan = None if key is None else self._plans.find((device, accuracy, vendor, key))
-            if plan is not None:  # there is one for the copies, or for arrays of another kind
-                return plan
-            stack = stacked(a, b, out)
-            problem = problem_of(stack.a, stack.b, accuracy, stack.batch)
-            trans = problem.trans_a, problem.trans_b
-            stored_a, stored_b = (
-                transpose_of(view) if trans else view for view, trans in zip((stack.a, stack.b), trans)
-            )
-            problem, stored, lds, swapped = laid_out(problem, stored_a, stored_b, stack.out, stack.dims)
-            trans = trans[::-1] if swapped else trans
-            # A stack without products has no operands on which anything could be timed.
-            where = _selector(a.place, device), settings.vendor(vendor if stack.offsets else "never")
-
-            def operands() -> Operands:
-                c = kind.empty(like, (problem.m, problem.n))
-                each = (
-                    Operand(stored[0].pointer, *problem.stored_a, lds[0], problem.trans_a, a),
-                    Operand(stored[1].pointer, *problem.stored_b, lds[1], problem.trans_b, b),
-                    Operand(kind.pointer(c), problem.m, problem.n, problem.n, False, c),
-                )
-                return Operands(each, kind.stream(int(a.place.partition(":")[2])))
-
-            ready = self._ready(
-                problem, where, kind, operands=None if a.place == "host" or problem.batch > 1 else operands
-            )
-            plan = CallPlan(ready, kind, a.place, lds, trans, swapped, stack, inside)
-            with self._lock.alone():
-                if key is not None and self._kernels.get((problem, where)) is ready:  # not removed meanwhile
-                    self._plans.keep((device, accuracy, vendor, key), ready, plan)
-            return plan
+            return self._planned(lambda: stacked(a, b, out), (device, accuracy, vendor, key), kind, like, inside)
 
         return first_call(a, b, out, alpha, beta, copy, plan, make_plan, transposes=True)
+
+    def _planned(
+        self, stack_of: Callable[[], Stack], words: tuple[Any, ...], kind: Kind, like: Any, inside: Inside
+    ) -> CallPlan:
+        """The plan of a product, made and stored where there is none.
+
+        `words` are device, accuracy, vendor and the key of the arrays, which is None where no plan can be stored.
+        `like` is the first array itself.
+        """
+        *_, key = words
+        plan = None if key is None else self._plans.find(words)
+        if plan is not None:  # there is one for the copies, or for arrays of another kind
+            return plan
+        device, accuracy, vendor, _ = words
+        stack = stack_of()
+        place = stack.a.place
+        problem = problem_of(stack.a, stack.b, accuracy, stack.batch, stack.ragged)
+        trans = problem.trans_a, problem.trans_b
+        stored_a, stored_b = (transpose_of(view) if trans else view for view, trans in zip((stack.a, stack.b), trans))
+        problem, stored, lds, swapped = laid_out(problem, stored_a, stored_b, stack.out, stack.dims)
+        trans = trans[::-1] if swapped else trans
+        # A stack without products has no operands on which anything could be timed.
+        where = _selector(place, device), settings.vendor(vendor if stack.offsets else "never")
+
+        def operands() -> Operands:
+            c = kind.empty(like, (problem.m, problem.n))
+            each = (
+                Operand(stored[0].pointer, *problem.stored_a, lds[0], problem.trans_a, stack.a),
+                Operand(stored[1].pointer, *problem.stored_b, lds[1], problem.trans_b, stack.b),
+                Operand(kind.pointer(c), problem.m, problem.n, problem.n, False, c),
+            )
+            return Operands(each, kind.stream(int(place.partition(":")[2])))
+
+        timed = place != "host" and problem.batch == 1 and not problem.ragged
+        ready = self._ready(problem, where, kind, operands=operands if timed else None)
+        plan = CallPlan(ready, kind, place, lds, trans, swapped, stack, inside)
+        with self._lock.alone():
+            if key is not None and self._kernels.get((problem, where)) is ready:  # not removed meanwhile
+                self._plans.keep(words, ready, plan)
+        return plan
+
+    @called("tilewright.grouped_matmul")
+    def grouped_matmul(
+        self, a: A, b: A, offsets: Any, *more: Never, out: A | None = None, alpha: SupportsFloat = 1.0,
+        beta: SupportsFloat = 0.0, accuracy: GradeLike = "ieee", device: DeviceName | None = None, copy: Copy = "never",
+        **unknown: Never,
+    ) -> A:  # fmt: skip
+        """Products of groups of rows in one launch, alpha * a @ b + beta * out for each group.
+
+        Where b is a stack of matrices, the rows of a are divided into groups, each multiplied by a matrix of its own:
+        `out[begin:end] = a[begin:end] @ b[i]`. Where b is a matrix, the columns of a and the rows of b are divided, and
+        each group has a result of its own: `out[i] = a[:, begin:end] @ b[begin:end]`, as the gradient of such stacks.
+        Group i ends before offsets[i], where the next one begins. A group may be empty; rows from the last offset on
+        count as products of nothing, beta * out.
+
+        Offsets stay where they are: those of arrays on a GPU are read by the kernel there, so that the call may be
+        captured and they may change between replays. Such are not checked. With offsets that do not rise results are
+        wrong, but nothing outside `out` is written. torch's autograd and traces record products of their tensors.
+
+        Args:
+            a: rows x k, or m x rows where b is a matrix; float32 or float64, of NumPy, CuPy or torch, or anything with
+                `__cuda_array_interface__` or `__dlpack__`. Transposed views are used in place.
+            b: groups x k x n, or rows x n; of the same dtype and in the same memory.
+            offsets: one int32 for each group, of the same library and in the same memory.
+            out: rows x n, or groups x m x n, written row by row; with beta other than 0 it has to be given.
+            alpha: factor of the products, a number or a 0-d array.
+            beta: factor of what `out` held, in the same way.
+            accuracy: ieee, elementwise or normwise, as for `load`.
+            device: auto, cuda, cuda:N or host, for arrays in the processor's memory.
+            copy: `never`, or `if-needed`, which copies arrays with reversed, stepped or broadcast strides.
+
+        Returns:
+            `out` if given, else a new array of a's kind, row by row.
+
+        Raises:
+            ShapeError: shapes that do not fit, or offsets in the processor's memory that do not rise up to `rows`.
+            TilewrightError: every error of `tilewright.matmul`.
+        """
+        if more or unknown:
+            refuse(Library.grouped_matmul, more, unknown)
+        result: A = self.grouped(a, b, offsets, out, alpha, beta, accuracy, device, copy, track=True)
+        return result
+
+    def grouped(
+        self, a: Any, b: Any, offsets: Any, out: Any, alpha: SupportsFloat, beta: SupportsFloat, accuracy: str,
+        device: str | None, copy: str, track: bool = False,
+    ) -> Any:  # fmt: skip
+        """The products of `grouped_matmul`; without `track` autograd does not record them."""
+        for name, value in (("device", device), ("accuracy", accuracy)):
+            check(isinstance(value, Hashable), f"{name} must be text, got {value!r}", ArgumentTypeError)
+        first, offsets = as_array("a", a), as_array("offsets", offsets)
+        kind = kind_of(first)
+        assert kind is not None
+        if track and kind.tracked(first, b, out):
+            return self._tracked(a, b, out, alpha, beta, accuracy, device, None, offsets)
+        ragged = ragged_of(first.shape, as_array("b", b).shape)
+        check_offsets(kind, offsets, first, first.shape[0 if ragged == "m" else 1])
+        groups = len(offsets)
+        key = kind.key(a, b, out) if first is a else None
+
+        def words(key: Hashable | None) -> tuple[Any, ...]:
+            return device, accuracy, "never", None if key is None else (groups, key)
+
+        def inside(a: Any, b: Any, c: Any, alpha: float, beta: float, offsets: Any) -> Any:
+            return self.grouped(a, b, offsets, c, alpha, beta, accuracy, None, "never")
+
+        def make_plan(kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> CallPlan:
+            return self._planned(lambda: grouped(a, b, out, groups), words(key), kind, like, inside)
+
+        plan = None if key is None else self._plans.find(words(key))
+        if plan is not None and copy == "never":
+            return plan(a, b, out, alpha, beta, offsets)
+        return first_call(a, b, out, alpha, beta, copy, plan, make_plan, transposes=True, further=(offsets,))
 
     @called("tilewright.prepare")
     def prepare(
@@ -392,9 +476,9 @@ class Library:
 
     def _tracked(
         self, a: Any, b: Any, out: Any, alpha: SupportsFloat, beta: SupportsFloat, accuracy: str,
-        device: str | None, vendor: str | None,
+        device: str | None, vendor: str | None, *offsets: Any,
     ) -> Any:  # fmt: skip
-        """A product that torch's autograd, transforms and traces record."""
+        """A product, or products of groups with these offsets, that torch's autograd, transforms and traces record."""
         text = "autograd tracks a, b or out, or this is traced: leave out and beta away, or use torch.no_grad()"
         check(out is None and number("beta", beta) == 0, text, ArgumentTypeError)
         if device is not None:  # the op takes no device
@@ -403,7 +487,7 @@ class Library:
             reason = "autograd tracks a or b, or this is traced"
             text = f"{reason}, so that their product is made on {default}, device is {device!r}"
             check(_selector(place, device) == default, text, DeviceMismatchError)
-        return self._differentiable(a, b, alpha, accuracy, vendor)
+        return self._differentiable(a, b, alpha, accuracy, vendor, *offsets)
 
     @called("tilewright.memory")
     def memory(self) -> Memory:
@@ -471,7 +555,8 @@ class Library:
     ) -> ReadyKernel:  # fmt: skip
         device = device_of(selector)
         if kind is not None:
-            refuse_capture(device, kind, problem, f"call tilewright.prepare('{problem.shape}', ...) before")
+            call = "grouped_matmul once" if problem.ragged else f"prepare('{problem.shape}', ...)"
+            refuse_capture(device, kind, problem, f"call tilewright.{call} before")
         measure = measure or self._first_use(None, _SECONDS)
         beside = self._beside(vendor, operands)
         ready = load_on(device, problem, Store(), self._ranking, measure, beside, self._loaded.add)._ready

@@ -51,8 +51,8 @@ class ReadyKernel:
         """Turn of the last use: the kernel with the lowest one is the least recently used."""
 
 
-Inside = Callable[[Any, Any, Any, float, float], Any]
-"""Multiplies two arrays of a device's array library: a, b, C or None, alpha and beta."""
+Inside = Callable[..., Any]
+"""Multiplies two arrays of a device's array library: a, b, C or None, alpha and beta, and further arrays of a call."""
 
 
 class CallPlan:
@@ -105,7 +105,7 @@ class CallPlan:
     def quick(self) -> "CallPlan":
         """The plan with its usual call in C, where the extension is loaded and the arrays lie on a GPU."""
         laid, extension = self._run, None if self._index is None else launcher.module()
-        if extension is None or not isinstance(laid, Laid | LaidVendor):
+        if extension is None or not isinstance(laid, Laid | LaidVendor) or self._ready.kernel.problem.ragged:
             return self
         device, program = self._device, laid.program.exchanged() if self._swapped else laid.program
         lock = program.lock
@@ -119,8 +119,11 @@ class CallPlan:
         made: CallPlan = extension.Call((self, self.tracks, *place, *after, *work), *map(tuple, bounds))
         return made
 
-    def __call__(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
-        """The product. Raises ArgumentTypeError, ShapeError, LayoutError, LaunchError."""
+    def __call__(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, *further: Any) -> Any:
+        """The product. `further` are arrays of which launches take addresses too, the offsets of a ragged batch.
+
+        Raises ArgumentTypeError, ShapeError, LayoutError, LaunchError.
+        """
         if type(alpha) is not float:
             alpha = number("alpha", alpha)
         if type(beta) is not float:
@@ -133,17 +136,19 @@ class CallPlan:
         index, device = self._index, self._device
         if index is None:
             if device.info.arch.is_host:
-                return self._here(0, False, a, b, out, alpha, beta)
+                return self._here(0, False, a, b, out, alpha, beta, *further)
             with device.entered():
-                return self._through_device(a, b, out, alpha, beta)
+                return self._through_device(a, b, out, alpha, beta, *further)
         if device.current() == index:
             stream = self._stream(index)
-            return self._here(stream, device.capturing(stream), a, b, out, alpha, beta)
+            return self._here(stream, device.capturing(stream), a, b, out, alpha, beta, *further)
         with device.entered():
             stream = self._stream(index)
-            return self._here(stream, device.capturing(stream), a, b, out, alpha, beta)
+            return self._here(stream, device.capturing(stream), a, b, out, alpha, beta, *further)
 
-    def _here(self, stream: int, capturing: bool, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
+    def _here(
+        self, stream: int, capturing: bool, a: Any, b: Any, out: Any, alpha: float, beta: float, *further: Any
+    ) -> Any:
         """The product of arrays in the kernel's memory."""
         pointer, c = self._pointer, self._made(a, beta) if out is None else out
         if self._swapped:
@@ -163,17 +168,17 @@ class CallPlan:
             self._check_elements(at_a, at_b, at_c)
         if capturing:
             self._ready.captured = True
-        self._run(stream, capturing, at_a, at_b, at_c, alpha, beta)
+        self._run(stream, capturing, at_a, at_b, at_c, alpha, beta, *map(pointer, further))
         self._ready.touch()
         if out is not None and self.tracks is not None:
             self._kind.wrote(out)
         return c if out is not None or self._shape else self._kind.scalar(c)
 
-    def _through_device(self, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
+    def _through_device(self, a: Any, b: Any, out: Any, alpha: float, beta: float, *further: Any) -> Any:
         """The product of arrays in the processor's memory by a kernel on a GPU: copied in, launched, copied out."""
         result = self._made(a, beta) if out is None else out
         if self._inside is not None and (self._dims or len(self._shape) != 2):
-            return self._stack_through_device(a, b, out, result, alpha, beta)
+            return self._stack_through_device(a, b, out, result, alpha, beta, *further)
         pointer, problem = self._kind.pointer, self._ready.kernel.problem
         if self._swapped:
             a, b = b, a
@@ -206,14 +211,16 @@ class CallPlan:
             raise ShapeError(f"beta is {beta!r}, so out must be given: it is C")
         return self._kind.empty(like, self._shape)
 
-    def _stack_through_device(self, a: Any, b: Any, out: Any, result: Any, alpha: float, beta: float) -> Any:
+    def _stack_through_device(
+        self, a: Any, b: Any, out: Any, result: Any, alpha: float, beta: float, *further: Any
+    ) -> Any:
         """The product of stacks or vectors in the processor's memory, multiplied as arrays on the device."""
         kind, device = self._kind, self._device
         for name, array in (("a", a), ("b", b), ("out", result)):
             kind.view(name, array)
-        inside_a, inside_b, c = (device.xp.asarray(kind.numpy(array)) for array in (a, b, result))
+        inside_a, inside_b, c, *others = (device.xp.asarray(kind.numpy(each)) for each in (a, b, result, *further))
         assert self._inside is not None
-        made = self._inside(inside_a, inside_b, c if beta else None, alpha, beta)
+        made = self._inside(inside_a, inside_b, c if beta else None, alpha, beta, *others)
         kind.numpy(result)[...] = device.to_numpy(made)
         kind.wrote(result)
         return result if out is not None or self._shape else kind.scalar(result)
@@ -258,17 +265,17 @@ where the plan cannot be stored."""
 
 def first_call(
     a: Any, b: Any, out: Any, alpha: Any, beta: Any, copy: str, plan: CallPlan | None, make_plan: MakePlan,
-    transposes: bool = False,
+    transposes: bool = False, further: Sequence[Any] = (),
 ) -> Any:  # fmt: skip
     """A product without a stored plan, or of copies: the arrays are checked, converted and, as `copy` says, copied.
 
     `plan` is the stored one, if any, and `make_plan` makes another. `transposes` says whether transposed operands are
-    used as they lie, as `out` always is.
+    used as they lie, as `out` always is. `further` are further arrays of the plan's calls.
     """
     check(copy in ("never", "if-needed"), f"copy must be 'never' or 'if-needed', got {copy!r}", ArgumentTypeError)
     if plan is not None:
         try:
-            return plan(a, b, out, alpha, beta)
+            return plan(a, b, out, alpha, beta, *further)
         except LayoutError:  # a plan holds for a layout, of which addresses are no part
             if copy == "never":
                 raise
@@ -296,7 +303,7 @@ def first_call(
     target = arrays.get("out")
     key = kind.key(arrays["a"], arrays["b"], target)
     plan = make_plan(kind, key, views["a"], views["b"], views.get("out"), arrays["a"])
-    result = plan(arrays["a"], arrays["b"], target, alpha, beta)
+    result = plan(arrays["a"], arrays["b"], target, alpha, beta, *further)
     if out is None:
         return in_library_of(a, result)
     if target is not whole:

@@ -10,6 +10,8 @@ from ..locks import Lock
 
 ARGUMENTS = "a", "b", "c", "alpha", "beta"
 """Names of a product's arguments: addresses of A, B and C, and the factors."""
+OFFSETS = "offsets"
+"""Name of a ragged product's further argument: the address of the offsets of its groups."""
 _MOST_MAPS = 256
 """Most tensor maps kept for one matrix."""
 
@@ -57,10 +59,11 @@ class Program:
     @classmethod
     def of(
         cls, lock: Lock, addresses: Addresses | None, names: Sequence[str], maps: Mapping[str, Maps],
-        steps: Sequence[Step],
+        steps: Sequence[Step], further: Sequence[str] = (),
     ) -> "Program":  # fmt: skip
-        """Make a program. `names` are the names of the addresses, `maps` the maps by their names."""
-        named = [*ARGUMENTS, *names, *maps]
+        """Make a program. `names` are the names of the addresses, `maps` the maps by their names, and `further` the
+        names of arguments that a call has beside ARGUMENTS."""
+        named = [*ARGUMENTS, *further, *names, *maps]
         constants = list(dict.fromkeys(value for _, values in steps for value in values if not isinstance(value, str)))
         numbers = {value: number for number, value in enumerate([*named, *constants])}
         picks = [[numbers[value] for value in values] for _, values in steps]
@@ -76,9 +79,11 @@ class Program:
         steps = tuple((launch, each, itemgetter(*each)) for (launch, _, _), each in zip(self.steps, picks))
         return replace(self, maps=tuple((other.get(number, number), maps) for number, maps in self.maps), steps=steps)
 
-    def __call__(self, stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
+    def __call__(
+        self, stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float, *further: int
+    ) -> None:
         """Carry out the launches. Raises LaunchError."""
-        values: tuple[Any, ...] = a, b, c, alpha, beta
+        values: tuple[Any, ...] = a, b, c, alpha, beta, *further
         if not self.shared:
             values += self.constants
             for launch, _, pick in self.steps:

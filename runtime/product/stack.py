@@ -12,20 +12,21 @@ from itertools import product, zip_longest
 
 from ...codegen.batch import Strides
 from ...codegen.errors import LayoutError, ShapeError, check
-from ...codegen.problem import INT_MAX
-from .arguments import CONTIGUOUS, Dim, check_written, swapped_dims, transpose_of
+from ...codegen.problem import INT_MAX, Ragged
+from .arguments import CONTIGUOUS, Dim, check_written, is_transposed, swapped_dims, transpose_of
 from .arrays import View
 
-Run = Callable[[int, bool, int, int, int, float, float], None]
-"""A launch, called with a stream, whether it is captured, addresses of A, B and C, alpha and beta."""
+Run = Callable[..., None]
+"""A launch, called with a stream, whether it is captured, addresses of A, B and C, alpha and beta, and the address of
+the offsets where the batch is ragged."""
 
 
 def repeated(run: Run, offsets: tuple[tuple[int, ...], ...]) -> Run:
     """The launch at each of these distances, in bytes, from A, B and C."""
 
-    def launch(stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float) -> None:
+    def launch(stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float, *further: int) -> None:
         for at_a, at_b, at_c in offsets:
-            run(stream, capturing, a + at_a, b + at_b, c + at_c, alpha, beta)
+            run(stream, capturing, a + at_a, b + at_b, c + at_c, alpha, beta, *further)
 
     return launch
 
@@ -44,6 +45,8 @@ class Stack:
     """Shape of the result."""
     dims: tuple[Dim, ...] = ()
     """Dimensions before those of the matrices, with those of a launch last."""
+    ragged: Ragged = ""
+    """The dimension along which the products are groups, if any."""
 
     @property
     def batch(self) -> int:
@@ -52,8 +55,8 @@ class Stack:
 
     @property
     def strides(self) -> Strides | None:
-        """Distances between the matrices of a launch; None where it has one product."""
-        if self.batch == 1:
+        """Distances between the matrices of a launch; None where it has one product of whole matrices."""
+        if self.batch == 1 and not self.ragged:
             return None
         size, dims = self.a.dtype.size_bytes, [(1, (0, 0, 0)), *self.dims]
         (_, outer), (inner, step) = dims[-2:]
@@ -112,14 +115,51 @@ def stacked(a: View, b: View, out: View | None, folds: bool = True) -> Stack:
         dims, (a, b, c) = _folded(dims, [a, b, c])
     if len(dims) > 2:  # launches follow each other along the shortest dimensions
         dims.sort(key=lambda dim: dim[0])
+    _check_dims(dims, size)
+    if math.prod(extent for extent, _ in dims[-2:]) > INT_MAX:
+        dims.append((1, (0, 0, 0)))  # launches follow each other along one dimension more
+    return Stack(a, b, c if out else None, shape, tuple(dims))
+
+
+def ragged_of(a: Sequence[int], b: Sequence[int]) -> Ragged:
+    """The dimension of groups of operands of these shapes: of the rows of A where B is a stack, else along k. Raises
+    ShapeError for others."""
+    ranks: dict[tuple[int, int], Ragged] = {(2, 3): "m", (2, 2): "k"}
+    text = "a and b must have 2 and 3 dimensions for groups of rows of a, or 2 and 2 for groups along k"
+    check((len(a), len(b)) in ranks, f"{text}, got shapes {tuple(a)} and {tuple(b)}", ShapeError)
+    return ranks[len(a), len(b)]
+
+
+def grouped(a: View, b: View, out: View | None, groups: int) -> Stack:
+    """The products of groups of rows of A by a matrix of B each, where B is a stack, or of groups along k of A and B.
+
+    Raises ShapeError where shapes do not fit each other, LayoutError for arrays that no launch takes.
+    """
+    ragged = ragged_of(a.shape, b.shape)
+    text = f"b must have a matrix for each of the {groups} offsets, got {b.shape[0]} matrices"
+    check(ragged == "k" or b.shape[0] == groups, text, ShapeError)
+    a, b = _with_strides(a), _with_strides(b)
+    shape = (groups, a.shape[0], b.shape[1]) if ragged == "k" else (a.shape[0], b.shape[2])
+    size = a.dtype.size_bytes
+    if out is not None:
+        check(out.shape == shape, f"out must be {'x'.join(map(str, shape))}, got shape {out.shape}", ShapeError)
+        check_written(out)
+        out = _with_strides(out)
+        text = "out must lie row by row, got one that lies column by column"
+        check(not is_transposed(matrix_of(out)), f"{text}; pass out.T, or leave it away", LayoutError)
+    c = out or View(0, shape, _dense(shape, size), a.dtype, a.place)
+    dims: tuple[Dim, ...] = ((groups, (0, b.strides[0] * (ragged == "m"), c.strides[0] * (ragged == "k"))),)
+    _check_dims(dims, size)
+    return Stack(a, matrix_of(b), matrix_of(c) if out else None, shape, dims, ragged)
+
+
+def _check_dims(dims: Iterable[Dim], size: int) -> None:
+    """Raise LayoutError or ShapeError for dimensions of a stack that no launch takes, of elements of `size` bytes."""
     for extent, step in dims:
         for name, each in zip(("a", "b", "out"), step):
             text = f"{name} must have its matrices a whole number of elements apart, got a stride of {each} bytes"
             check(each >= 0 and each % size == 0, f"{text}; {CONTIGUOUS}", LayoutError)
         check(extent <= INT_MAX, f"a stack has at most 2^31-1 products along a dimension, got {extent}", ShapeError)
-    if math.prod(extent for extent, _ in dims[-2:]) > INT_MAX:
-        dims.append((1, (0, 0, 0)))  # launches follow each other along one dimension more
-    return Stack(a, b, c if out else None, shape, tuple(dims))
 
 
 def _merged(dims: Iterable[Dim]) -> list[Dim]:

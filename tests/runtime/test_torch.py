@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,55 @@ class Products:
             (left, of_left), (of_right, right) = products
             assert {each.data_ptr() for each in (of_right, of_left)} == {a.data_ptr(), b.data_ptr()}
             assert {each.data_ptr() for each in (left, right)} == {grad.data_ptr()}
+
+    def groups(self, ragged: str) -> tuple[Any, Any, Any]:
+        """Operands of grouped products in double, and offsets of an empty group, two others and rows of none."""
+        shapes = ((12, 5), (3, 5, 6)) if ragged == "m" else ((5, 12), (12, 6))
+        a, b = (self.stack(*shape).requires_grad_() for shape in shapes)
+        return a, b, torch.tensor([4, 4, 10], dtype=torch.int32, device=self.device)
+
+    @pytest.mark.parametrize("ragged", ["m", "k"])
+    def test_grouped_products_and_their_gradients(self, ragged: str) -> None:
+        a, b, offsets = self.groups(ragged)
+        products = partial(tilewright_torch.grouped_matmul, offsets=offsets, alpha=0.5)
+        ends = [0, *offsets.tolist()]
+        if ragged == "m":
+            parts = [a[begin:end] @ b[i] for i, (begin, end) in enumerate(pairwise(ends))]
+            wanted = 0.5 * torch.cat([*parts, torch.zeros(2, 6, dtype=a.dtype, device=self.device)])
+        else:
+            wanted = 0.5 * torch.stack([a[:, begin:end] @ b[begin:end] for begin, end in pairwise(ends)])
+        for way in (tilewright_torch.grouped_matmul, tilewright.grouped_matmul, torch.ops.tilewright.grouped_matmul):
+            got = way(a, b, offsets, alpha=0.5)
+            assert torch.equal(got, wanted)
+            grad = self.stack(1, got.numel()).reshape(got.shape)
+            results, expected = (torch.autograd.grad(each, (a, b), grad, retain_graph=True) for each in (got, wanted))
+            assert all(map(torch.equal, results, expected))
+        assert torch.autograd.gradcheck(products, (a, b), fast_mode=True)
+        assert torch.autograd.gradgradcheck(products, (a, b), fast_mode=True)
+
+    @pytest.mark.parametrize("ragged", ["m", "k"])
+    def test_grouped_products_are_traced(self, ragged: str) -> None:
+        a, b, offsets = self.groups(ragged)
+        torch.library.opcheck(torch.ops.tilewright.grouped_matmul.default, (a, b, offsets))
+        compiled = torch.compile(
+            lambda *x: 2 * tilewright_torch.grouped_matmul(*x), backend="aot_eager", fullgraph=True
+        )
+        got = compiled(a, b, offsets)
+        assert torch.equal(got, 2 * tilewright_torch.grouped_matmul(a, b, offsets))
+        (of_a,) = torch.autograd.grad(got.sum(), a)
+        assert torch.equal(of_a, torch.autograd.grad(2 * tilewright_torch.grouped_matmul(a, b, offsets).sum(), a)[0])
+        with FakeTensorMode() as mode:
+            fake = tilewright_torch.grouped_matmul(*map(mode.from_tensor, (a, b, offsets)))
+        assert (fake.shape, fake.stride()) == (got.shape, got.stride())
+
+    def test_grouped_products_of_views(self) -> None:
+        a, b, offsets = self.groups("m")
+        wanted = tilewright_torch.grouped_matmul(a, b, offsets)
+        with torch.no_grad():
+            for of_a in LAYOUTS.values():
+                assert torch.equal(tilewright_torch.grouped_matmul(of_a(a), b, offsets), wanted)
+        with pytest.raises(ArgumentTypeError, match="offsets must be int32, got int64"):
+            tilewright_torch.grouped_matmul(a.detach(), b.detach(), offsets.long())
 
     @pytest.mark.parametrize("way", WAYS)
     def test_results_and_how_they_lie(self, way: str) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import cycle, groupby, product
+from itertools import accumulate, cycle, groupby, product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from products import (
     check,
     check_askew,
     check_batch,
+    check_groups,
     check_sizes,
     guarded,
     instance,
@@ -35,7 +36,7 @@ from tilewright.codegen.emit import emit
 from tilewright.codegen.families import family_named
 from tilewright.codegen.leaf import Edge
 from tilewright.codegen.legality import rejections, serves
-from tilewright.codegen.problem import Grade, Problem
+from tilewright.codegen.problem import DType, Grade, Problem, Ragged
 from tilewright.runtime.check.verify import Verifier
 from tilewright.runtime.device.detect import choose, open_device
 from tilewright.runtime.device.protocol import Device
@@ -213,6 +214,31 @@ class ProductConformance:
         kernel = prepare(device, problem, config, aligned=False)
         for alpha, beta in SCALARS:
             check_batch(kernel, alpha, beta)
+
+    @pytest.mark.parametrize("ragged", ["m", "k"])
+    def test_groups(self, batched: str, ragged: Ragged) -> None:
+        """Groups of rows and groups along k: empty ones, single rows, parts of tiles and more than a warp has lanes; a
+        config that serves none says so."""
+        device, text = self.device(batched), self.configs[batched]
+        pairs, config = self.pairs(batched), self.config(text, self.pairs(batched)[0][1])
+        tile_m, tile_n, tile_k = config.cta_tile
+        tile = tile_m if ragged == "m" else tile_k
+        ends = [*accumulate((0, 1, 0, tile, tile + 1, 2 * tile - 1, *[0] * 30, 1, 1, 0))]
+        m, n, k = ends[-1] + tile // 2, tile_n + 1, self.least_k + 2 * tile_k + 1
+        shape = (m, n, k) if ragged == "m" else (tile_m + 1, n, m)
+        problem = replace(self.problem(config, shape, pairs[0]), batch=len(ends), ragged=ragged)
+        reasons = list(rejections(problem, config, TYPICAL["host"]))
+        if reasons:
+            assert any(
+                "groups of a ragged batch" in reason.lower() or "not of a batch" in reason for reason in reasons
+            ), reasons
+            return
+        for pair, aligned in zip([*pairs, pairs[0]], cycle((False, True))):
+            of_pair = self.config(text, pair[1])
+            flags = {"trans_a": pair[1][0] == "t", "trans_b": pair[1][1] == "t"}
+            kernel = prepare(device, replace(problem, dtype=DType.parse(pair[0]), **flags), of_pair, aligned)
+            for alpha, beta in SCALARS:
+                check_groups(kernel, ends, alpha, beta, 3 if kernel.fit.alignment == (1, 1, 1) else 4)
 
     def test_accuracy(self, name: str) -> None:
         """The bound of the family's grade, and for IEEE arithmetic one that a shortened sum does not meet."""

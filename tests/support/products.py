@@ -158,6 +158,60 @@ def check_batch(kernel: Kernel, alpha: float, beta: float, gap: int = 3) -> None
     assert np.isnan(got).all(), "wrote outside C"
 
 
+def check_groups(kernel: Kernel, ends: Sequence[int], alpha: float, beta: float, gap: int = 3) -> None:
+    """Run a ragged batch on whole numbers, with groups that end at `ends`. `gap` ones of NaN follow each row and
+    matrix, and operands are NaN where they are not read. Every bit has to be right."""
+    problem, xp = kernel.problem, kernel.device.xp
+    one, along_k = replace(problem, batch=1, ragged=""), problem.ragged == "k"
+    operands = [integers(one, seed) for seed in range(problem.batch)]
+    behind = slice(max([0, *ends]), None)  # along k, what no group reads
+
+    def laid(matrices: list[NDArray[Any]]) -> Any:
+        rows, cols = matrices[0].shape
+        whole = np.full((len(matrices), rows + gap, cols + gap), np.nan, matrices[0].dtype)
+        whole[:, :rows, :cols] = matrices
+        return xp.asarray(whole)
+
+    a, b = operands[0][0].copy(), [each[1].copy() for each in (operands[:1] if along_k else operands)]
+    c = [each[2] for each in (operands if along_k else operands[:1])]
+    if along_k:
+        (a.T if problem.trans_a else a)[:, behind] = np.nan
+        (b[0].T if problem.trans_b else b[0])[behind] = np.nan
+    else:
+        (a.T if problem.trans_a else a)[behind] = np.nan
+    if alpha == 0:
+        a, b = np.full_like(a, np.nan), [np.full_like(each, np.nan) for each in b]
+    whole_c = laid(c if beta else [np.full_like(each, np.nan) for each in c])
+    arrays = laid([a]), laid(b), whole_c
+    step_b, step_c = (math.prod(whole.shape[1:]) for whole in arrays[1:])
+    strides = Strides(problem.batch, (0, 0), (0, 0 if along_k else step_b), (0, step_c if along_k else 0))
+    offsets = xp.asarray(np.array(ends, np.int32))
+    pointers = [x.data.ptr if hasattr(x.data, "ptr") else x.ctypes.data for x in (*arrays, offsets)]
+    with kernel.device.entered():
+        launch = kernel.laid(*(whole.shape[2] for whole in arrays), strides)
+        launch(0, False, *pointers[:3], alpha, beta, pointers[3])
+        got = kernel.device.to_numpy(whole_c)
+    begins, (a, first_b, _) = [0, *ends[:-1]], operands[0]
+    if not along_k:
+        begins, ends = [*begins, ends[-1]], [*ends, problem.m]
+    for place, (begin, end) in enumerate(zip(begins, ends)):
+        rows, here = slice(begin, end), c[place if along_k else 0]
+        if along_k:
+            part = replace(one, k=end - begin)
+            of_a = a[rows] if problem.trans_a else a[:, rows]
+            of_b = first_b[:, rows] if problem.trans_b else first_b[rows]
+            result, before = got[place, : one.m, : one.n], here
+        else:
+            part = replace(one, m=end - begin)
+            of_a = a[:, rows] if problem.trans_a else a[rows]
+            of_b = operands[place][1] if place < problem.batch else np.zeros_like(first_b)
+            result, before = got[0, rows, : one.n], here[rows]
+        wanted = exact(part, of_a, of_b, before, alpha, beta)
+        assert np.array_equal(result, wanted), (str(kernel.config), problem, place, alpha, beta)
+    got[:, : one.m, : one.n] = np.nan
+    assert np.isnan(got).all(), "wrote outside C"
+
+
 def check_sizes(kernels: Sequence[Kernel], sizes: Iterable[Sequence[int]], extras: Sequence[int] = (0, 1, 7)) -> None:
     """Deal m, n and k out to the kernels. Scalars and strides turn round: every one meets every size somewhere."""
     for case, size in enumerate(sizes):

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...codegen.config import Config
 from ...codegen.families import families
+from ...codegen.legality import serves
 from ...codegen.problem import Grade, Problem
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.locks import CachedProperty
@@ -20,6 +21,8 @@ from .ranker import Ranker, ranker_of
 
 _FIRST = 16
 """Number of a ranker's choices that the first ones for a batch are taken from."""
+_FIRST_OF_GROUPS = 1024
+"""Number of a ranker's choices that those for groups of rows are taken from."""
 _CTA_US = 1.25e-3
 """Microseconds from the start of a CTA to that of the next one, measured on an H100 (docs/experiments/batches.md)."""
 _FINER = 1.1
@@ -27,10 +30,11 @@ _FINER = 1.1
 
 
 class Forecast:
-    """Expected times for a problem on a device."""
+    """Expected times for a problem on a device. `Problem.even` stands for a ragged batch."""
 
     def __init__(self, problem: Problem, info: DeviceInfo) -> None:
-        self.problem, self.info = problem, info
+        self.problem, self.info = problem.even, info
+        self._asked = problem
 
     @CachedProperty
     def _rankers(self) -> list[Ranker]:
@@ -54,13 +58,29 @@ class Forecast:
         weighted = zip(itertools.chain((1.0,), itertools.repeat(_FINER)), rankers)
         ranked = (zip(itertools.repeat(weight), ranker.ranked(problem, info)) for weight, ranker in weighted)
         choices: dict[Config, Choice] = {}
+        most = max(count, _FIRST * (problem.batch > 1), _FIRST_OF_GROUPS * bool(self._asked.ragged))
         for _, each in heapq.merge(*ranked, key=lambda pair: pair[0] * pair[1].us):
             config = carried(each.config, problem, info)
-            if config is not None:
+            if config is not None and self._serves(config):
                 choices.setdefault(config, Choice(config, source, each.us, regret))
-                if len(choices) == (count if problem.batch == 1 else max(count, _FIRST)):
+                if len(choices) == most:
                     break
+        if self._asked.ragged == "m":
+            return self._of_groups([*choices.values()])[:count]
         return list(choices.values()) if problem.batch == 1 else self._of_batch([*choices.values()])[:count]
+
+    def _of_groups(self, choices: Sequence[Choice]) -> list[Choice]:
+        """The choices for groups of rows, of which no data set knows the regret: each group ends within a tile, on
+        average after half of it."""
+        m, groups = self._asked.m, self._asked.batch
+
+        def padded(choice: Choice) -> Choice:
+            tile_m = choice.config.cta_tile[0]
+            rows = m + groups * (tile_m - 1) / 2
+            us = (choice.expected_us or 0.0) * rows / (-(-m // tile_m) * tile_m)
+            return replace(choice, expected_us=us, regret=None)
+
+        return sorted(map(padded, choices), key=lambda each: each.expected_us or math.inf)
 
     def _of_batch(self, choices: Sequence[Choice]) -> list[Choice]:
         """The choices for a batch, of which no data set knows the regret: CTAs start one after the other, and families
@@ -71,8 +91,12 @@ class Forecast:
             for each in choices
         ]
         likely = (config for family in families().values() for config in family.likely(problem, info))
-        own = [Choice(config, Source.MODEL, config.expected_us(problem, info)) for config in likely]
+        own = [Choice(each, Source.MODEL, each.expected_us(problem, info)) for each in likely if self._serves(each)]
         return sorted([*started, *own], key=lambda each: each.expected_us or math.inf)
+
+    def _serves(self, config: Config) -> bool:
+        """Whether a config that serves equal products serves those that were asked for."""
+        return not self._asked.ragged or serves(config, self._asked, self.info)
 
     @CachedProperty
     def _first(self) -> list[Choice]:

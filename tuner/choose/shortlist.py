@@ -47,6 +47,7 @@ _last_sorted: tuple[Sequence[Record], _Kinds] = (), {}
 def look_up(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> LookupResult | None:
     """Choose a config for a problem that was not tuned on a device; None where nothing helps. It is the ranking of
     `Store.lookup`."""
+    records = () if problem.ragged else records  # which are of products whose tiles are whole
     choice = _first(problem, info, records, lambda: Forecast(problem, info).choices(1))
     return None if choice is None else choice.as_lookup(info)
 

@@ -76,6 +76,16 @@ inline int __any_sync(unsigned mask, int mine)
     });
 }
 
+inline unsigned __ballot_sync(unsigned mask, int mine)
+{
+    return tilewright_host::warp_collective(mask, mine, [&](auto of) -> unsigned {
+        unsigned lanes = 0;
+        for (int lane = 0; lane < 32; ++lane) lanes |= unsigned(mask >> lane & 1 && of(lane)) << lane;
+        return lanes;
+    });
+}
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
+
 template <class P, class V> P atomicAdd(P* p, V value)  // no other thread runs meanwhile
 {
     const P old = *p;
