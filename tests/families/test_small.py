@@ -26,8 +26,14 @@ CONFIGS = (
     ("small:2x4x4,block_threads=128", (17, 9, 12)),
     ("small:1x1x2,block_threads=64", (1, 6, 33)),
     ("small:16x3x3,block_threads=512", (3, 3, 3)),
+    ("small:4x1x1,load=cp_async,block_threads=64", (3, 3, 3)),
+    ("small:2x5x2,load=cp_async,block_threads=96", (5, 7, 4)),
+    ("small:1x7x7,load=cp_async,block_threads=64", (17, 9, 12)),
+    ("small:8x1x6,load=cp_async,block_threads=64", (1, 6, 33)),
+    ("small:1x13x4,load=cp_async,block_threads=64", (15, 20, 7)),
 )
-"""Configs and sizes: tiles of threads that divide C and that do not, one item a thread, several and less than one."""
+"""Configs and sizes: tiles of threads that divide C and that do not, one item a thread, several and less than one; runs
+that begin anywhere in a vector, and rows of a thread that lie together and apart."""
 BEHIND = 4096
 """Elements behind C."""
 WRONG = 3
@@ -93,17 +99,20 @@ def test_infinities_stay_in_their_products() -> None:
     a, b, c = (np.ones((5, 4, 4), np.float32) for _ in range(3))
     a[2, 1, 3], b[3, 0, 0] = np.inf, np.nan
     kernel.laid(4, 4, 4)(0, False, *(each.ctypes.data for each in (a, b, c)), 1.0, 0.0)
-    assert np.array_equal(c, a @ b, equal_nan=True)
+    with np.errstate(invalid="ignore"):
+        assert np.array_equal(c, a @ b, equal_nan=True)
 
 
+THROUGH_REGISTERS = "small:4x2x2,block_threads=64"
+AS_A_RUN = "small:1x2x2,load=cp_async,block_threads=64"
 FAULTS = (
     ("guard of the last CTA lost", "int(min(Index(batch.count) - first, Index(kMatrices)))", "kMatrices"),
     ("products of the first CTA for all", "Index(blockIdx.x) * kMatrices", "Index(0) * kMatrices"),
-    ("barrier before the products lost", "        __syncthreads();\n        multiply<", "        multiply<"),
-    ("barrier after the products lost", "c_tiles, products);\n        __syncthreads();", "c_tiles, products);"),
+    ("barrier before the products lost", "        __syncthreads();\n        for (int each", "        for (int each"),
+    ("barrier after the products lost", "acc);\n        }\n        __syncthreads();", "acc);\n        }"),
     ("matrices too near in shared memory", "kMatrix = (kRows * kRow) | 1;", "kMatrix = kRows * kRow - 1;"),
     ("last step of k dropped", "p < kK; ++p", "p < kK - 1; ++p"),
-    ("rows beyond C", "row + i < kM)", "row + i <= kM)"),
+    ("rows beyond C", "r < kM)", "r <= kM)"),
     ("rest of a run lost", "e = vectors * kRun + threadIdx.x; e < count", "e = count; e < count"),
     ("A and B read where alpha is 0", "if (alpha != Elem(0)) {", "if (true) {"),
     ("C read where beta is 0", "beta == Elem(0) ? alpha * product : ", ""),
@@ -111,33 +120,56 @@ FAULTS = (
     ("gaps ignored", "* ldc + within % kN", "* kN + within % kN"),
 )
 """Changes of the text, each of which the products above must notice."""
+FAULTS_OF_RUNS = (
+    ("copied from the first element", "shared -= skew, from -= skew, ", ""),
+    ("skew of A for B", "shared + TileA::kSize + b_skew", "shared + TileA::kSize + a_skew"),
+    ("elements behind a run lost", ", count += skew;", ";"),
+    ("rest of A and B lost", "e = vectors * kVec + threadIdx.x; e < count", "e = count; e < count"),
+    ("elements before the first vector of C lost", "threadIdx.x; e < count; e += kThreads) {\n            const int at",
+     "threadIdx.x; e < count - head; e += kThreads) {\n            const int at"),
+    ("vectors of C from its first element", "c = c_tiles + head;", "c = c_tiles;"),
+    ("copies not awaited", "wait_copies<0>();", ""),
+    ("barrier before the products lost", "        __syncthreads();\n        if (works)", "        if (works)"),
+    ("C put over A and B that are read", "b_tiles);\n        __syncthreads();", "b_tiles);"),
+    ("barrier before C is stored lost", "acc);\n    __syncthreads();", "acc);"),
+    ("threads beyond the products", "threadIdx.x < products * Mine::kParts", "true"),
+    ("rows of other threads", "kFirstStep = TileA::kRow % 2 ? kThreadM : 1", "kFirstStep = 1"),
+    ("gaps ignored", "* ldc + within % kN", "* kN + within % kN"),
+)  # fmt: skip
+"""Changes of the text that copies whole runs."""
+ALL_FAULTS = [
+    pytest.param(text, old, new, id=f"{text.partition(',')[0][6:]} {name}")
+    for text, faults in ((THROUGH_REGISTERS, FAULTS), (AS_A_RUN, FAULTS_OF_RUNS))
+    for name, old, new in faults
+]
 
 
-@pytest.mark.parametrize(("old", "new"), [each[1:] for each in FAULTS], ids=[each[0] for each in FAULTS])
-def test_faults_are_noticed(old: str, new: str) -> None:
-    assert not right_in_a_process(old, new)
+@pytest.mark.parametrize(("text", "old", "new"), ALL_FAULTS)
+def test_faults_are_noticed(text: str, old: str, new: str) -> None:
+    assert not right_in_a_process(text, old, new)
 
 
-def right_in_a_process(old: str, new: str) -> bool:
+def right_in_a_process(text: str, old: str, new: str) -> bool:
     """Whether products are right with a change of the text, in a process that the change may end."""
     context = multiprocessing.get_context("fork")
-    process = context.Process(target=lambda: sys.exit(0 if right(old, new) else WRONG))
+    process = context.Process(target=lambda: sys.exit(0 if right(text, old, new) else WRONG))
     process.start()
     process.join()
     assert process.exitcode != 1, "the child ended by an exception"
     return process.exitcode == 0
 
 
-def test_the_text_without_a_fault_passes() -> None:
-    assert right_in_a_process("kThreads", "kThreads")
-    assert right_in_a_process("ldc", "ldc")
+@pytest.mark.parametrize("text", [THROUGH_REGISTERS, AS_A_RUN])
+def test_the_text_without_a_fault_passes(text: str) -> None:
+    assert right_in_a_process(text, "kThreads", "kThreads")
+    assert right_in_a_process(text, "ldc", "ldc")
 
 
-def right(old: str, new: str) -> bool:
+def right(text: str, old: str, new: str) -> bool:
     """Whether products are right with a change of the text: of the instance for matrices with gaps, if it is in lines
     of that one alone."""
     gaps = any(word in old for word in ("ldc", "outer_step"))
-    problem, config, device = Problem(5, 7, 3, batch=10), parse("small:4x2x2,block_threads=64"), QuickDevice()
+    problem, config, device = Problem(5, 7, 3, batch=10), parse(text), QuickDevice()
     plain = prepare(device, problem, config, aligned=not gaps)
     assert old in plain.source.code
     changed = KernelSource(plain.source.name, plain.source.code.replace(old, new))
@@ -163,6 +195,8 @@ def passes(kernel: Kernel) -> bool:
         ("small:4x1x1", "4x4x0", 2, "each of m, n and k is 1 to 128"),
         ("small:4x8x1", "4", 2, "a thread computes 8 rows and 1 columns, and C has as many"),
         ("small:16x2x2", "128", 2, "shared memory holds the matrices of 16 products"),
+        ("small:4x12x8", "16", 2, "a thread holds at most 80 elements of C"),
+        ("small:4x2x2,load=cp_async,block_threads=64", "9", 2, "and 64 threads all parts of 4 products"),
     ],
 )
 @pytest.mark.fast

@@ -1,10 +1,12 @@
 // Asynchronous copies, as cp.async: nothing arrives before its thread has waited for it.
 //
 // Each thread has a queue. The target holds NaN meanwhile, so that a kernel that reads too early, or that
-// forgets to wait, computes NaN; what a late copy overwrites is overwritten at the wait.
+// forgets to wait, computes NaN; what a late copy overwrites is overwritten at the wait. Addresses must be multiples of
+// the bytes copied.
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 
 #include "fibers.h"
@@ -33,7 +35,8 @@ inline Copies& own_copies() { return own_queue<Copies, 0>(); }
 inline void copy_async(void* to, const void* from, unsigned bytes)
 {
     Copies& own = own_copies();
-    if (own.count == MAX_COPIES) abort();
+    const bool aligned = !((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % bytes);
+    if (own.count == MAX_COPIES || !aligned) abort();
     memset(to, 0xFF, bytes);
     own.queue[(own.first + own.count++) % MAX_COPIES] =
         {static_cast<char*>(to), static_cast<const char*>(from), bytes, own.group};
