@@ -14,6 +14,7 @@ from ...codegen.problem import Grade
 from ...runtime.check.roofline import LAUNCH_US, Rates, rates_of
 from ...runtime.check.timing import GRAPH_BELOW_US
 from ...runtime.files import write_output
+from ...runtime.store.codec import packed
 from ..measure.ratios import NOISY
 from .contest import ROUNDS
 from .errors import BLOCK
@@ -96,7 +97,7 @@ def bench_json(result: BenchResult) -> str:
         "geomean_floor_share": result.geomean_floor,
         **({"geomean_ratio_cublas_used": statistics.geometric_mean(result.used_ratios)} if result.hands_over else {}),
         "rows_left_out": sum(not row.ok for row in result.rows),
-        "device_facts": result.device.packed(),
+        "device_facts": packed(result.device, whole=False),
     }
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
