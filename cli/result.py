@@ -21,7 +21,7 @@ from ..tuner.bench.report import contender_columns, figure, interval_text
 from ..tuner.bench.rows import vendor_title
 from ..tuner.recording.points import ABSENT
 from ..tuner.recording.replay import Replayed
-from ..tuner.result import Result, load_command
+from ..tuner.result import Result, load_command, options_of
 from ..tuner.settings import AHEAD
 from .tables import say, table
 
@@ -124,17 +124,14 @@ def _ended(result: Result) -> str:
 
 def _commands(problem: Problem, info: DeviceInfo, store: Path | None, width: int) -> tuple[str, str]:
     """A command of tilewright and one of Python that use the winner; on the processor nothing is emitted."""
-    dtype, trans, folder = problem.dtype.value, problem.trans, f" --store {shlex.quote(str(store))}" if store else ""
-    turned = f" --trans {trans}" if trans != "nn" else ""
-    accuracy = f" --accuracy {problem.accuracy}" if problem.accuracy is not Grade.IEEE else ""
-    emit = f"tilewright emit --shape {problem.shape} --dtype {dtype}{turned}{accuracy} --device {info.selector}"
-    emit += f"{folder} -o out"
-    batch = f" --batch {problem.batch}" if problem.batch > 1 else ""
-    show = f"tilewright show --shape {problem.shape} --dtype {dtype}{accuracy}{batch}{folder}"
+    options, folder = options_of(problem), [] if store is None else ["--store", str(store)]
+    words = ["emit", *options, "--device", info.selector, *folder, "-o", "out"]
+    if info.arch.is_host or problem.batch > 1:
+        words = ["show", *options, *folder]
     where = f', device="{info.selector}"' + (f", store={json.dumps(str(store))}" if store else "")
     python = load_command(problem, where)
     broken = python.replace("; ", "\n", 1)  # the shell and Python accept two lines as well
-    return show if info.arch.is_host or batch else emit, python if len(python) + 2 <= width else broken
+    return shlex.join(["tilewright", *words]), python if len(python) + 2 <= width else broken
 
 
 def show_replay(console: Console, replayed: Replayed) -> None:

@@ -10,9 +10,10 @@ from ..bench.plot import draw_ratios, draw_speeds, lines_of
 from ..bench.report import Column, bench_closing, bench_columns, figure, method_of
 from ..bench.rows import GIVEN, RATIOS, TITLES, BenchResult
 from ..bench.suites import suite_names, suite_problems
+from ..result import kind_options
 from .charts import Chart, chart
 from .tables import columns_of
-from .tuning import kind_options, stamp
+from .tuning import stamp
 
 
 @dataclass(frozen=True, slots=True)

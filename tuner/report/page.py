@@ -18,15 +18,15 @@ from ...runtime.device.known import KNOWN
 from ..bench.plot import check_matplotlib
 from ..bench.report import Column, contender_columns, figure
 from ..bench.rows import BenchResult, vendor_title
-from ..result import load_command
+from ..result import load_command, options_of
 from ..settings import EFFORTS
 from .benched import benched
 from .charts import Chart
 from .counters import Counters
 from .drawn import roofline, search
 from .importance import importances
-from .tables import HINTS, importance_table, trials_table, why
-from .tuning import Tuning, options_of, shortened
+from .tables import importance_table, trials_table, why
+from .tuning import Tuning, shortened
 
 _LIMITS = {"arithmetic": "its arithmetic", "memory": "moving each matrix once", "launch": "its launch"}
 """Words for the bounds of a device."""
@@ -42,7 +42,6 @@ def _environment() -> Environment:
     environment.filters["markup"] = _markup
     environment.filters["breakable"] = _breakable
     environment.filters["rows"] = _rows
-    environment.globals["hints"] = HINTS
     return environment
 
 
@@ -156,7 +155,7 @@ def _statuses(tuning: Tuning) -> list[tuple[str, int, str]]:
 def _commands(tuning: Tuning, config: Config | None) -> list[tuple[str, str]]:
     """Purpose of each command that does again what the page shows, and the command."""
     problem, gpu = tuning.problem, tuning.gpu
-    options = options_of(problem)
+    options = " ".join(options_of(problem))
     on_host = tuning.info is not None and tuning.info.arch.is_host
     device = " --device host" if on_host else ""
     trials = len(tuning.trials) or EFFORTS["normal"].trials

@@ -9,7 +9,6 @@ from ...codegen.config import Config
 from ...runtime.check.roofline import Bound
 from ...runtime.device.protocol import DeviceInfo
 from ..bench.report import Column, figure
-from ..bench.rows import TITLES
 from ..measure.evaluate import TIE
 from .importance import Importance
 from .tuning import Trial, Tuning, shortened
@@ -25,56 +24,16 @@ _UNKNOWN = "-"
 
 _TIME = ("us", "variant")
 """Headings of the columns that a narrow screen shows before the others."""
-HINTS = {
-    "us": "median time of one product in microseconds",
-    "variant": "family, tile, and what differs from the family's defaults",
-    "GFLOP/s": "10^9 floating-point operations a second",
-    "of floor": "the least time that the device allows over ours",
-    "of bound": "the least time that the device allows over this one's",
-    "A/A": "distance of ours from itself, timed as two contenders",
-    "err/bound": "largest error over its proven bound; at most 1 is right",
-    "x best": "time over the best",
-    "x naive": "time of the simplest kernel over this one's",
-    **dict.fromkeys(map("x {}".format, TITLES.values()), "its time over ours, round by round: above 1 ours is faster"),
-    "spread": "interquartile range over the median",
-    "interval": "95% confidence interval of the ratio before it",
-    "between": "the ratio before it, with another library's kernel between two products",
-    "between us": "added to another library's kernel between two products",
-    "eager": "the ratio of single calls from Python",
-    "trial": "place in the search",
-    "failed": "how, and why",
-    "CTAs": "of the grid",
-    "waves": "CTAs over those that the device runs at a time",
-    "CTAs/SM": "that an SM has room for at a time",
-    "occupancy": "warps of an SM at a time over the most there may be",
-    "limited by": "what an SM has no more of for another CTA",
-    "registers": "of a thread",
-    "spills B": "local memory of a thread",
-    "threads": "of a CTA",
-    "smem KiB": "shared memory of a CTA",
-    "PED-ANOVA": "importance for being among the fastest tenth; the shares add up to 100%",
-    "fANOVA": "share of the variance of log time explained alone",
-    "winner": "its value",
-    "best us with each value": "least time of the trials that have the value",
-}
-"""Explanations of columns, by their headings, which a browser shows where the pointer rests on a heading."""
-_WORDS = {
-    "variant": 26,
-    "failed": 26,
-    "best us with each value": 26,
-    "what it is": 26,
-    "limited by": 0,
-    "M x N x K": 0,
-    "parameter": 0,
-    "winner": 0,
-}
-"""Headings of the columns of words, and the least width of those whose cells may take several lines."""
+_WRAPPED = "variant", "failed", "best us with each value", "what it is"
+"""Headings of the columns whose cells may take several lines."""
+_WORDS = *_WRAPPED, "limited by", "M x N x K", "parameter", "winner"
+"""Headings of the columns of words."""
 
 
 def columns_of(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[Column]:
     """Columns with these headings and the cells of rows, without those that are empty."""
     columns = (
-        Column(heading, cells, left=heading in _WORDS, wraps_at=_WORDS.get(heading, 0))
+        Column(heading, cells, left=heading in _WORDS, wraps_at=int(heading in _WRAPPED))
         for heading, cells in zip(headings, zip(*rows))
     )
     return [column for column in columns if any(column.cells)]
