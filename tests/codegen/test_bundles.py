@@ -61,7 +61,7 @@ NAMES = {kind: f"gemm_{number}" for number, kind in enumerate(ALONE)}
 @pytest.fixture(scope="session")
 def each_alone(shared_folder: Path) -> Path:
     """The program of all that are alone in their files, of bundles that serve batches, each of one kernel, of calls of
-    many products, and of a bundle with kernels of every kind. What they have in common takes long to compile."""
+    many products, and of a bundle with kernels of every kind. They share most of what takes long to compile."""
 
     def programs() -> dict[str, Program]:
         layout = Layout(main=True, batched=True)
