@@ -9,6 +9,7 @@ from ..codegen.problem import DType
 from ..runtime.device import launcher
 from ..runtime.device.detect import available
 from ..runtime.device.protocol import DeviceInfo
+from ..runtime.store.codec import packed
 from ..tuner.bench.report import Column, save
 from .tables import new_console, say, table
 
@@ -17,7 +18,7 @@ def devices_command(json_file: Path | None) -> None:
     """Print the devices."""
     infos, missing = available()
     if json_file:
-        save(json_file, json.dumps([{"key": info.key, **info.packed()} for info in infos], indent=1) + "\n")
+        save(json_file, json.dumps([{"key": info.key, **packed(info, whole=False)} for info in infos], indent=1) + "\n")
     else:
         console = new_console()
         say(console, *table(_columns(infos), console.width))

@@ -15,7 +15,7 @@ from ..codegen.config import Config
 from ..codegen.errors import check
 from ..codegen.problem import Problem
 from ..runtime.check.roofline import rates_of
-from ..runtime.store.codec import encode
+from ..runtime.store.codec import encode, packed
 from ..runtime.store.store import Store
 from ..tuner.bench.report import Column, figure, save
 from ..tuner.explain import Explained, explain
@@ -174,7 +174,7 @@ def _json(explained: Explained) -> dict[str, Any]:
     measured_us = explained.record and explained.record.median_us
     return {
         "problem": encode(explained.problem),
-        "device": {"key": explained.device.key, **explained.device.packed()},
+        "device": {"key": explained.device.key, **packed(explained.device, whole=False)},
         "bounds_us": {bound.by: bound.us for bound in explained.bounds},
         "lookup": {
             "config": str(explained.lookup.config),

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from ..codegen.errors import DeviceError, check
-from ..codegen.problem import Grade, Problem
+from ..codegen.problem import Problem
 from ..runtime.store.store import Store
 from ..tuner.bench.report import save
 from ..tuner.bench.stored import read_bench
+from ..tuner.result import kind_options
 from .values import is_stdout_taken
 
 if TYPE_CHECKING:  # at run time these modules, which are slow to import, are imported late
@@ -45,9 +46,7 @@ def report_command(
         is_named = shape is not None or bool(recording or results)
         check(is_named, "report needs a tuning or a bench; name it by --shape, --recording, --results or --bench")
         problem = Problem.parse(shape, dtype, trans, accuracy, batch=batch) if shape is not None else None
-        words += ["--dtype", dtype, "--trans", trans] if shape else []
-        words += ["--accuracy", accuracy] if problem and problem.accuracy is not Grade.IEEE else []
-        words += ["--batch", str(batch)] if problem and batch > 1 else []
+        words += kind_options(problem) if problem else []
         words += [*(("--store", str(store)) if store else ()), *(("--ncu",) if ncu else ())]
         data = tuning.tuning_of(Store(store), problem, device_key, recording, results)
         counters, missing = _counters(data) if ncu else ({}, "")

@@ -17,12 +17,11 @@ from ..runtime.check.roofline import floor_us
 from ..runtime.device.protocol import DeviceInfo
 from ..runtime.files import is_stream, spared, write_output
 from ..runtime.store.codec import encode
-from ..tuner.bench.report import Column, figure
-from ..tuner.bench.rows import TITLES
-from ..tuner.measure.decide import NAIVE, Contender
+from ..tuner.bench.report import contender_columns, figure, interval_text
+from ..tuner.bench.rows import vendor_title
 from ..tuner.recording.points import ABSENT
 from ..tuner.recording.replay import Replayed
-from ..tuner.result import Result, load_command
+from ..tuner.result import Result, load_command, options_of
 from ..tuner.settings import AHEAD
 from .tables import say, table
 
@@ -38,7 +37,7 @@ def show_result(console: Console, result: Result, store: Path | None) -> None:
     say(console, f"winner: {best.config}", style="bold")
     say(console, f"  {speed}, {beside_vendor(result)}{_error(result)}", style="bold")
     say(console, *_between(result), *_stored_line(result), "")
-    head, first, *others = table(_columns(result), console.width)
+    head, first, *others = table(contender_columns(problem, result.contenders, info), console.width)
     first.stylize("bold")
     say(console, head, first, *others, "", *summary(result))
     on_host = "to use it on this processor (for a GPU, tune on that GPU):"
@@ -49,14 +48,10 @@ def show_result(console: Console, result: Result, store: Path | None) -> None:
 
 def beside_vendor(result: Result) -> str:
     """The winner's ratio to the vendor's library and its interval, or that the duel was too noisy for one."""
-    best, vendor = result.contenders[0], _vendor(result.device)
+    best, vendor = result.contenders[0], vendor_title(result.device)
     if best.ratio_vendor is None:
         return f"too noisy for a ratio to {vendor} (A/A within {result.aa_spread or 0:.0%})"
-    return f"{figure(best.ratio_vendor)} x {vendor} ({_interval(best)})"
-
-
-def _vendor(info: DeviceInfo) -> str:
-    return TITLES["numpy" if info.arch.is_host else "cublas"]
+    return f"{figure(best.ratio_vendor)} x {vendor} ({interval_text(best.interval)})"
 
 
 def _error(result: Result) -> str:
@@ -64,7 +59,7 @@ def _error(result: Result) -> str:
     if result.problem.accuracy is Grade.IEEE:
         return ""
     theirs = next((c.accuracy.worst for c in result.contenders if c.config is None), None)
-    beside = "" if theirs is None else f", {_vendor(result.device)} {theirs:.2g}"
+    beside = "" if theirs is None else f", {vendor_title(result.device)} {theirs:.2g}"
     return f"; error {result.contenders[0].accuracy.worst:.2g} of the bound of {result.problem.accuracy}{beside}"
 
 
@@ -74,8 +69,8 @@ def _between(result: Result) -> list[str]:
     best, *others = result.contenders
     if best.between_us is None or best.between_ratio is None or best.between_interval is None:
         return []
-    ratio, within = figure(best.between_ratio), "..".join(map(figure, best.between_interval))
-    text = f"  {figure(best.between_us)} us, {ratio} x {_vendor(result.device)} ({within})"
+    ratio, within = figure(best.between_ratio), interval_text(best.between_interval)
+    text = f"  {figure(best.between_us)} us, {ratio} x {vendor_title(result.device)} ({within})"
     second = next((each.between_us for each in others if each.config and each.between_us), None)
     runner_up = f", {figure(second / best.between_us)} x the next variant" if second else ""
     return [f"{text}{runner_up} with another library's kernel between two products"]
@@ -97,35 +92,6 @@ def _stored_line(result: Result) -> list[str]:
     if result.contenders[0].stored:
         return ["  it was stored for this shape already, and stays"]
     return ["  kept: from now on the library runs it for this shape"] if result.named else []
-
-
-def _interval(contender: Contender) -> str:
-    return "..".join(map(figure, contender.interval or ()))
-
-
-def _columns(result: Result) -> list[Column]:
-    """Columns with a row for each contender."""
-    problem, info, contenders = result.problem, result.device, result.contenders
-    times = [contender.measurement.median_us for contender in contenders]
-    gflops = [problem.flops / us / 1e3 for us in times]
-    naive_us = next((us for us, contender in zip(times, contenders) if contender.config == NAIVE), math.nan)
-    least_us = floor_us(info, problem)
-    bound = [Column("of bound", [f"{least_us / us:.1%}" for us in times], 1)] if least_us else []
-    return [
-        Column("us", [figure(us) for us in times]),
-        Column("spread", [f"{c.measurement.spread_us / us:.1%}" for us, c in zip(times, contenders)], 5),
-        Column("GFLOP/s", [figure(rate) for rate in gflops]),
-        *bound,
-        # Kernels differ in accuracy unless it is `ieee`: each speed needs its error beside it.
-        Column(
-            "err/bound", [f"{c.accuracy.worst:.2g}" for c in contenders], 6 if problem.accuracy is Grade.IEEE else 0
-        ),
-        Column("x naive", ["" if math.isnan(naive_us) else figure(naive_us / us) for us in times], 4),
-        Column(f"x {_vendor(info)}", ["1" if c.config is None else figure(c.ratio_vendor) for c in contenders]),
-        Column("interval", ["" if c.config is None else _interval(c) for c in contenders], 2),
-        Column("between", ["" if c.config is None else figure(c.between_ratio) for c in contenders], 3),
-        Column("variant", [str(c.config or _vendor(info)) for c in contenders], left=True, wraps_at=26),
-    ]
 
 
 def summary(result: Result) -> list[str]:
@@ -158,17 +124,14 @@ def _ended(result: Result) -> str:
 
 def _commands(problem: Problem, info: DeviceInfo, store: Path | None, width: int) -> tuple[str, str]:
     """A command of tilewright and one of Python that use the winner; on the processor nothing is emitted."""
-    dtype, trans, folder = problem.dtype.value, problem.trans, f" --store {shlex.quote(str(store))}" if store else ""
-    turned = f" --trans {trans}" if trans != "nn" else ""
-    accuracy = f" --accuracy {problem.accuracy}" if problem.accuracy is not Grade.IEEE else ""
-    emit = f"tilewright emit --shape {problem.shape} --dtype {dtype}{turned}{accuracy} --device {info.selector}"
-    emit += f"{folder} -o out"
-    batch = f" --batch {problem.batch}" if problem.batch > 1 else ""
-    show = f"tilewright show --shape {problem.shape} --dtype {dtype}{accuracy}{batch}{folder}"
+    options, folder = options_of(problem), [] if store is None else ["--store", str(store)]
+    words = ["emit", *options, "--device", info.selector, *folder, "-o", "out"]
+    if info.arch.is_host or problem.batch > 1:
+        words = ["show", *options, *folder]
     where = f', device="{info.selector}"' + (f", store={json.dumps(str(store))}" if store else "")
     python = load_command(problem, where)
     broken = python.replace("; ", "\n", 1)  # the shell and Python accept two lines as well
-    return show if info.arch.is_host or batch else emit, python if len(python) + 2 <= width else broken
+    return shlex.join(["tilewright", *words]), python if len(python) + 2 <= width else broken
 
 
 def show_replay(console: Console, replayed: Replayed) -> None:

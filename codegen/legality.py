@@ -35,6 +35,11 @@ class Rule(Generic[C]):
         return _PLACED.sub("", self.reason)
 
 
+def needs(instruction: str, reason: str) -> Rule[Any]:
+    """The rule that a device has an instruction."""
+    return Rule(reason, lambda problem, config, target: instruction in target.arch.instructions)
+
+
 COMMON: tuple[Rule["Config"], ...] = (
     Rule(
         "a CTA has at most as many threads as the device allows, not {c.threads}",

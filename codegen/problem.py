@@ -3,8 +3,9 @@
 import enum
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, Protocol, SupportsIndex, Union
 
 from .errors import ArgumentTypeError, ShapeError, check, nearest_of
@@ -210,21 +211,19 @@ class Problem:
         self, dtype: object, trans: object, accuracy: object, trans_a: bool | None, trans_b: bool | None, batch: object
     ) -> None:
         """Raise ConfigError for what is said beside this problem and contradicts it; None says nothing."""
-        beside: list[tuple[str, object, object]] = []
-        if dtype is not None:
-            beside.append(("dtype", DType.parse(dtype), self.dtype))
-        if accuracy is not None:
-            beside.append(("accuracy", Grade.parse(accuracy), self.accuracy))
         if trans is not None:
             _flags(trans, trans_a, trans_b)
-            beside.append(("trans", trans, self.trans))
-        if trans_a is not None:
-            beside.append(("trans_a", _flag("trans_a", trans_a), self.trans_a))
-        if trans_b is not None:
-            beside.append(("trans_b", _flag("trans_b", trans_b), self.trans_b))
-        if batch is not None:
-            beside.append(("batch", _size("batch", batch, 1), self.batch))
-        for name, value, own in beside:
+        beside: tuple[tuple[str, object, Callable[[Any], object]], ...] = (
+            ("dtype", dtype, DType.parse),
+            ("accuracy", accuracy, Grade.parse),
+            ("trans", trans, str),
+            ("trans_a", trans_a, partial(_flag, "trans_a")),
+            ("trans_b", trans_b, partial(_flag, "trans_b")),
+            ("batch", batch, partial(_size, "batch", least=1)),
+        )
+        for name, argument, read in beside:
+            own: Any = getattr(self, name)
+            value: Any = own if argument is None else read(argument)
             said, is_said = (each.value if isinstance(each, enum.Enum) else each for each in (value, own))
             text = f"{name} is {said!r}, and the Problem {self} beside it has {name} {is_said!r}"
             check(value == own, f"{text}: leave {name} out, or pass the shape as {self.shape!r}")

@@ -8,6 +8,10 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from ..codegen.errors import StoreError
+
+LOCK_SECONDS = 30.0
+"""Seconds for which a writer of the store waits for another one."""
 _SILENT_SECONDS = 1.0
 """Seconds of waiting before the warning."""
 _PROC = Path("/proc")
@@ -30,6 +34,21 @@ def file_lock(path: Path, seconds: float, poll_seconds: float = 0.05) -> Iterato
         yield
     finally:
         lock.release()
+
+
+@contextlib.contextmanager
+def writing(action: str, path: Path, lock: Path, poll_seconds: float = 0.05) -> Iterator[None]:
+    """Hold the lock of a file of the store in a `with` block that does something to the file; the folders of both are
+    made. Raises StoreError for an OSError within, in one line that begins with the `action`, such as `write`."""
+    try:
+        for folder in (path.parent, lock.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        with file_lock(lock, LOCK_SECONDS, poll_seconds):
+            yield
+    except OSError as error:
+        held = "another process holds its lock; try again when it has ended"
+        reason = held if isinstance(error, Timeout) else error.strerror or error
+        raise StoreError(f"cannot {action} {path}: {reason}") from error
 
 
 def _holder(path: Path) -> str:

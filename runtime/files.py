@@ -85,12 +85,14 @@ def write_output(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def spared(path: Path) -> Iterator[None]:
-    """Return a context in which a failure to write the file at `path` becomes an OutputWarning."""
+    """Return a context in which a failure to write the file at `path`, or a journal in this folder, becomes an
+    OutputWarning."""
     try:
         yield
-    except (OSError, StoreError) as error:
-        reason = error.strerror or error if isinstance(error, OSError) else error
-        warnings.warn(f"cannot write {path}: {reason}", OutputWarning, stacklevel=3)
+    except OSError as error:
+        warnings.warn(f"cannot write {path}: {error.strerror or error}", OutputWarning, stacklevel=3)
+    except StoreError as error:  # its text names the file
+        warnings.warn(str(error), OutputWarning, stacklevel=3)
 
 
 def in_lines(numbers: Sequence[int]) -> str:

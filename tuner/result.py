@@ -22,6 +22,19 @@ def load_command(problem: Problem, more: str = "") -> str:
     return f"python -c {shlex.quote(f'import tilewright; print(tilewright.load({arguments}{more}))')}"
 
 
+def options_of(problem: Problem) -> list[str]:
+    """Options of a command that name a problem."""
+    return ["--shape", problem.shape, *kind_options(problem)]
+
+
+def kind_options(problem: Problem) -> list[str]:
+    """Options of a command that name all of a problem but its sizes."""
+    accuracy = [] if problem.accuracy is Grade.IEEE else ["--accuracy", problem.accuracy.value]
+    batch = [] if problem.batch == 1 else ["--batch", str(problem.batch)]
+    trans = [] if problem.trans == "nn" else ["--trans", problem.trans]
+    return ["--dtype", problem.dtype.value, *trans, *accuracy, *batch]
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """Result of a tuning run of one problem on one device."""

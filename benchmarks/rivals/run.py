@@ -28,6 +28,7 @@ from tilewright.runtime.check.timing import Timer, TimingPlan
 from tilewright.runtime.device.detect import choose, open_device
 from tilewright.runtime.device.protocol import Device, Launch, Operand
 from tilewright.runtime.product.kernel import Kernel, prepare
+from tilewright.runtime.store.codec import packed
 from tilewright.runtime.store.versions import versions_of
 from tilewright.tuner.bench.concatenated import Concatenated
 from tilewright.tuner.bench.rows import finite
@@ -232,7 +233,7 @@ def main() -> None:
     device = open_device(choose(options.device))
     with device.entered():
         document: dict[str, Any] = {
-            "device": device.info.name, "device_facts": device.info.packed(), "versions": versions(device),
+            "device": device.info.name, "device_facts": packed(device.info, whole=False), "versions": versions(device),
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "method": METHOD, "rows": [],
             "failed": [],
         }  # fmt: skip

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ..cost import Cost
 from ..fit import Fit
 from ..leaf import option
-from ..legality import Rule
+from ..legality import Rule, needs
 from ..mechanisms.blocked import ACCUMULATORS_FIT, CTAS_FIT, REGISTERS_FIT, WARP_RULES, WarpTile, registers_held_to
 from ..mechanisms.split_terms import MMA_K, TERM_RULES, Scheme, TermConfig
 from ..problem import DType
@@ -60,10 +60,7 @@ def _even(config: "MmaConfig") -> bool:
 
 _RULES: tuple[Rule["MmaConfig"], ...] = (
     *TERM_RULES,
-    Rule(
-        "the device multiplies halves and bfloat16s by mma.m16n8k16",
-        lambda problem, config, target: "mma.m16n8k16" in target.arch.instructions,
-    ),
+    needs("mma.m16n8k16", "the device multiplies halves and bfloat16s by mma.m16n8k16"),
     *WARP_RULES,
     ACCUMULATORS_FIT,
     Rule("threads share out the rows of the tiles of A and B evenly", lambda problem, config, target: _even(config)),

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from ..cost import Cost
 from ..fit import Fit, FitRule
 from ..leaf import option
-from ..legality import Rule
+from ..legality import Rule, needs
 from ..mechanisms.blocked import Epilogue, WarpTile, registers_held_to
 from ..mechanisms.fragments import FRAGMENT_FIT_RULES, FRAGMENT_RULES, STEP, FragmentConfig, FragmentLaunch
 from ..mechanisms.operands import Fragments
@@ -55,10 +55,7 @@ class Tf32x3Pipeline:
 
 _RULES: tuple[Rule["Tf32x3Config"], ...] = (
     *PROMISE_RULES,
-    Rule(
-        "the device multiplies TF32 by mma.m16n8k8",
-        lambda problem, config, target: "mma.m16n8k8" in target.arch.instructions,
-    ),
+    needs("mma.m16n8k8", "the device multiplies TF32 by mma.m16n8k8"),
     *FRAGMENT_RULES,
 )
 _FIT_RULES = (

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ..cost import Cost
 from ..fit import Fit
 from ..leaf import option
-from ..legality import Rule
+from ..legality import Rule, needs
 from ..mechanisms.split_terms import TERM_RULES, Scheme, TermConfig
 from ..problem import DType
 
@@ -76,7 +76,7 @@ _RULES: tuple[Rule["WgmmaConfig"], ...] = (
         "two warpgroups or more take turns",
         lambda problem, config, target: config.tile.warpgroups > 1 or not config.pipeline.ordered,
     ),
-    Rule("the device has wgmma", lambda problem, config, target: "wgmma.mma_async" in target.arch.instructions),
+    needs("wgmma.mma_async", "the device has wgmma"),
     Rule(
         "a thread of {c.tile.warpgroups} warpgroups has registers for {c.tile.accumulators} elements of C, twice",
         lambda problem, config, target: config.tile.accumulators <= _MOST_ACCUMULATORS[config.tile.warpgroups],

@@ -1,6 +1,5 @@
 """Protocols of devices, their compilers, kernels and memory."""
 
-import dataclasses
 import enum
 import re
 from collections.abc import Callable
@@ -46,11 +45,11 @@ class DeviceInfo(Target):
         """The key of a device's name; a key is its own key."""
         return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
-    def packed(self) -> dict[str, Any]:
-        """The facts in types of JSON, the arch by its name; without a UUID where it is unknown."""
-        facts = {field.name: getattr(self, field.name) for field in dataclasses.fields(Target)}
-        last = {"driver": self.driver} | ({"uuid": self.uuid} if self.uuid else {})
-        return {"name": self.name, "selector": self.selector, **facts, "arch": self.arch.name} | last
+    @property
+    def complete(self) -> bool:
+        """Whether there is every fact that a model needs: facts may come from a file or another machine."""
+        counts = self.sm_count, self.memory_bytes, self.clock_mhz, self.bandwidth_gbs
+        return min(counts) > 0 and bool(self.key)
 
     def peak_gflops(self, dtype: DType) -> float:
         """Peak of arithmetic by clock and lanes, on tensor cores where they compute in double, in 10^9 operations a

@@ -94,13 +94,18 @@ def encode(value: object, whole: bool = True) -> object:
     if isinstance(value, Arch):
         return value.name
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
-        return {field.name: encode(item, whole) for field, item in fields if whole or item != field.default}
+        return packed(value, whole)
     if isinstance(value, tuple):
         return [encode(item, whole) for item in value]
     if not isinstance(value, float) or not math.isfinite(value):
         raise StoreError(f"cannot be stored: {value!r}")
     return float(value)  # a float of NumPy becomes a plain one
+
+
+def packed(value: Any, whole: bool = True) -> dict[str, Any]:
+    """A dataclass as `encode` has it."""
+    fields = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
+    return {field.name: encode(item, whole) for field, item in fields if whole or item != field.default}
 
 
 def decode(hint: Any, value: object, where: str) -> object:

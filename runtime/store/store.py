@@ -6,12 +6,11 @@ import re
 import time
 import warnings
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TypeAlias
-
-from filelock import Timeout
 
 from ... import configs
 from ...codegen.config import Config
@@ -23,6 +22,7 @@ from ...codegen.problem import Grade, Problem, Shape
 from ...codegen.reading import NotPlainError, read_plain
 from .. import settings
 from ..device.protocol import DeviceInfo
+from ..file_lock import writing
 from ..files import set_aside, write_whole
 from .codec import beginning_of, dumps, key_digest, loads, of_line
 from .lookup import LookupResult, Ranking
@@ -32,8 +32,6 @@ _MAX_BYTES = 1 << 20
 """Most bytes of a record's file."""
 _MOST_IN_MEMORY = 16384
 """Most records of files that are held in memory."""
-_LOCK_SECONDS = 30.0
-"""Seconds that a writer waits for another one."""
 SHIPPED = ".jsonl"
 """Ending of the files of records that ship, one for each device."""
 _RECORD_FILE = re.compile(r"[0-9a-f]{64}\.json")
@@ -200,7 +198,7 @@ class Store:
         path = self._path(device_key, Problem.parse(problem))
         if not os.path.lexists(path):
             return False  # nothing is made on disk
-        with self._locked(path), _one_line("remove", path):
+        with self._locked(path, "remove"):
             _sweep(path)
             try:
                 path.unlink()
@@ -263,16 +261,8 @@ class Store:
             _warn(f"{path} is damaged ({error}); set aside as {set_aside(path, 'corrupt')}")
         return None
 
-    @contextlib.contextmanager
-    def _locked(self, path: Path) -> Iterator[None]:
-        from ..file_lock import file_lock  # only writers need it
-
-        locks = self.root / "locks"
-        with _one_line("write", path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            locks.mkdir(exist_ok=True)
-            with file_lock(locks / f"{path.stem}.lock", _LOCK_SECONDS, poll_seconds=0.01):
-                yield
+    def _locked(self, path: Path, action: str = "write") -> AbstractContextManager[None]:
+        return writing(action, path, self.root / "locks" / f"{path.stem}.lock", poll_seconds=0.01)
 
 
 def _shipped_of(folder: Path, device_key: str, problem: Problem) -> Record | None:
@@ -366,16 +356,6 @@ def _sweep(path: Path) -> None:
     for stale in path.parent.glob(f".{path.name}.*{TEMPORARY_SUFFIX}"):
         with contextlib.suppress(OSError):
             stale.unlink()
-
-
-@contextlib.contextmanager
-def _one_line(verb: str, path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        held = "another process holds its lock; try again when it has ended"
-        reason = held if isinstance(error, Timeout) else error.strerror or error
-        raise StoreError(f"cannot {verb} {path}: {reason}") from error
 
 
 def _better(own: Record, shipped: Record) -> Record:

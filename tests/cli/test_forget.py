@@ -20,7 +20,6 @@ from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.protocol import Binary
 from tilewright.runtime.store.store import Store
-from tilewright.tuner.recording import journal
 from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.recording.journal import Journal
 
@@ -194,7 +193,7 @@ def test_a_wait_for_a_lock_names_the_file_and_who_holds_it(run: Run, monkeypatch
 
 
 def test_a_journal_that_is_being_written_stays(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "_LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(file_lock, "LOCK_SECONDS", 0.05)
     paths = list((Store().root / "trials").glob("*.jsonl"))
     locks = [FileLock(f"{path}.lock") for path in paths]
     for lock in locks:

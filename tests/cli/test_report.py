@@ -128,9 +128,7 @@ def test_a_recording_of_a_gpu(run: Run, tmp_path: Path, recorded: Path) -> None:
         assert text in page.text
     assert "FLOP for each byte that CTAs load or store" in page.text
     assert "PED-ANOVA" in page.text
-    assert f"tilewright emit --shape 16x4096x4096 --dtype float --trans nn --arch sm_90a --config {record.config}" in (
-        page.text
-    )
+    assert f"tilewright emit --shape 16x4096x4096 --dtype float --arch sm_90a --config {record.config}" in (page.text)
     trials = headed(page, "x best")
     assert len(trials) == 1 + len(recording.entries)
     assert trials[1][0] == f"{recording.best_us:.2f}"
@@ -192,7 +190,7 @@ def test_a_tuning_of_the_processor(run: Run, tmp_path: Path) -> None:
     assert "Roofline" not in page.text
     check_commands(page)
     (best,) = Store().layers()[0]
-    tune, bench = (f"tilewright {name} --shape 24x20x16 --dtype float --trans nn" for name in ("tune", "bench"))
+    tune, bench = (f"tilewright {name} --shape 24x20x16 --dtype float" for name in ("tune", "bench"))
     assert f"{tune} --trials 6 --device host" in page.text
     assert f"{bench} --config {best.config} --device host" in page.text
     trials = headed(page, "x best")

@@ -34,9 +34,9 @@ ALONE: dict[str, Row] = {
     "packed with split-K": ("simt:pack_a,split_k=2", "66x71x40", "float", "tt"),
     "TMA": (TMA, "64x48x192", "float", "nn"),
     "skinny": ("skinny:4x4x4,split_k=2", "70x4x200", "float", "nn"),
-    "terms": ("mma:64x64x32,warp=32x32", "130x66x300", "float", "tn"),
+    "terms": ("mma:64x64x32,warp=32x32", "66x66x100", "float", "tn"),
     "terms by wgmma": ("wgmma:64x64x64,stages=2", "66x70x200", "float", "nt"),
-    "TF32 terms": ("tf32x3:32x64x32,promote=16,split_k=2", "130x66x301", "float", "nn"),
+    "TF32 terms": ("tf32x3:32x64x32,promote=16,split_k=2", "66x66x101", "float", "nn"),
     "dmma": ("dmma:persistent=4", "130x132x40", "double", "nn"),
     "dmma stream-K": ("dmma:stream_k=1", "130x71x97", "double", "nn"),
 }
@@ -58,33 +58,28 @@ NAMES = {kind: f"gemm_{number}" for number, kind in enumerate(ALONE)}
 """Under which each is emitted: all of them are one program."""
 
 
-LAYOUTS = {"whole": Layout(main=True), "split": Layout(main=True, split=True)}
-
-
 @pytest.fixture(scope="session")
 def each_alone(shared_folder: Path) -> Path:
-    """The program of all that are alone in their files."""
+    """The program of all that are alone in their files, of bundles that serve batches, each of one kernel, of calls of
+    many products, and of a bundle with kernels of every kind. They share most of what takes long to compile."""
 
     def programs() -> dict[str, Program]:
-        return {kind: program([row], NAMES[kind]) for kind, row in ALONE.items()}
+        layout = Layout(main=True, batched=True)
+        return {
+            **{kind: program([row], NAMES[kind]) for kind, row in ALONE.items()},
+            **{f"{kind} batched": program([ALONE[kind]], f"{NAMES[kind]}_batched", layout) for kind in BATCHED},
+            "many": program([("naive:1x32", "1x1x1", "float", "nn")], "many", layout, MANY),
+            "placed": program([(SHARED_K, "64x64x96", "float", "nn")], "placed", layout, STEPS),
+            "whole": program(SEVERAL, "whole_bundle"),
+        }
 
     return built_once(programs, shared_folder / "each_alone", "-O0")
 
 
-@pytest.fixture(scope="session")
-def batched(shared_folder: Path) -> Path:
-    """The program of bundles that serve batches, each of one kernel, and of calls of many products."""
-
-    def programs() -> dict[str, Program]:
-        layout = Layout(main=True, batched=True)
-        alone = {kind: program([ALONE[kind]], f"{NAMES[kind]}_batched", layout) for kind in BATCHED}
-        many = program([("naive:1x32", "1x1x1", "float", "nn")], "many", layout, MANY)
-        return alone | {
-            "many": many,
-            "placed": program([(SHARED_K, "64x64x96", "float", "nn")], "placed", layout, STEPS),
-        }
-
-    return built_once(programs, shared_folder / "batched", "-O0")
+@pytest.fixture
+def split_bundle(tmp_path: Path) -> Path:
+    """The program of a bundle with kernels of every kind, each in a file of its own."""
+    return built({"split": program(SEVERAL, "split_bundle", Layout(main=True, split=True))}, tmp_path, "-O0")
 
 
 MANY = r"""
@@ -148,10 +143,10 @@ PARTS = 4 * 3 * 32 * 32
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
-def test_each_product_has_partial_tiles_and_counters_of_its_own(batched: Path) -> None:
+def test_each_product_has_partial_tiles_and_counters_of_its_own(each_alone: Path) -> None:
     """Results do not tell, as the processor runs one product after the other. 3,000 products have more counters than a
     workspace has at its start. Matrices whose addresses are in arrays get the general kernel."""
-    assert passes(batched, "placed").splitlines() == [
+    assert passes(each_alone, "placed").splitlines() == [
         f"same 16384 0 8192 8192 4096 {PARTS} 4 3 0",
         f"same {16384 + 3000 * 256} 16384 8192 8192 4096 {PARTS} 64 3000 0",
         f"other 16384 0 0 0 0 {PARTS} 4 3 7",
@@ -161,15 +156,15 @@ def test_each_product_has_partial_tiles_and_counters_of_its_own(batched: Path) -
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
 @pytest.mark.parametrize("name", BATCHED)
-def test_batches_pass_the_self_test(batched: Path, name: str) -> None:
-    told = passes(batched, name, "--no-times")
+def test_batches_pass_the_self_test(each_alone: Path, name: str) -> None:
+    told = passes(each_alone, f"{name} batched", "--no-times")
     assert len(re.findall(rf"^{NAMES[name]}_batched +\d+x\d+x\d+ +ok ", told, re.MULTILINE)) == 1
     assert "WRONG" not in told
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
-def test_a_batch_has_more_products_than_a_grid_has_ctas_along_y(batched: Path) -> None:
-    assert passes(batched, "many") == "0 0 9 0 0 9 5"
+def test_a_batch_has_more_products_than_a_grid_has_ctas_along_y(each_alone: Path) -> None:
+    assert passes(each_alone, "many") == "0 0 9 0 0 9 5"
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
@@ -181,12 +176,11 @@ def test_every_kind_of_kernel_passes_its_self_test(each_alone: Path, name: str) 
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
-@pytest.mark.parametrize("layout", ["whole", pytest.param("split", marks=pytest.mark.slow)])
-def test_a_bundle_of_all_kinds_passes_its_self_test(shared_folder: Path, layout: str) -> None:
-    def programs() -> dict[str, Program]:
-        return {layout: program(SEVERAL, f"{layout}_bundle", LAYOUTS[layout])}
-
-    told = passes(built_once(programs, shared_folder / f"{layout}_bundle", "-O0"), layout)
+@pytest.mark.parametrize(
+    ("layout", "built_as"), [("whole", "each_alone"), pytest.param("split", "split_bundle", marks=pytest.mark.slow)]
+)
+def test_a_bundle_of_all_kinds_passes_its_self_test(request: pytest.FixtureRequest, layout: str, built_as: str) -> None:
+    told = passes(request.getfixturevalue(built_as), layout)
     line = r"^\w+_bundle_f\d\d_n\w +(\d+x\d+x\d+) +ok +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+) +- +-"
     rows = re.findall(line, told, re.MULTILINE)
     assert sorted(shape for shape, *_ in rows) == sorted(shape for _, shape, _, _ in SEVERAL)

@@ -19,7 +19,9 @@ from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.codegen.source import MOST_LIMITED
 
 SM_COUNTS = (84, 108, 132, 148, 170)
-"""SMs of the devices."""
+"""SMs of the devices where slow tests run."""
+FEW_SM_COUNTS = (108, 132)
+"""SMs of the devices elsewhere."""
 PADDED = [
     ("naive:8x32,edge=pad", "1001x333x77", "float", "tn"),
     ("tiled:16,edge=pad", "65x70001x3", "double", "nt"),
@@ -59,7 +61,7 @@ def shapes(problem: Problem, config: Config, number: int) -> Iterator[tuple[Prob
             yield other, each
 
 
-def bundles() -> dict[str, list[Served]]:
+def bundles(sm_counts: Sequence[int]) -> dict[str, list[Served]]:
     """Bundles by name, which serve the shapes of every record.
 
     A bundle's functions leave out what none of its kernels needs. So the kernels of each bundle are of one device's
@@ -72,9 +74,9 @@ def bundles() -> dict[str, list[Served]]:
     for record in shipped().values():
         problem, config = record.problem, record.config
         way = f"d{devices.index(record.device)}_{problem.accuracy}_{config.split.mode}"
-        sm_counts = SM_COUNTS if config.stream_ctas_per_sm else (GPU.sm_count,)
+        emitted_for = sm_counts if config.stream_ctas_per_sm else (GPU.sm_count,)
         for other, each in shapes(problem, config, numbers[problem.kind]):
-            for sm_count in sm_counts:
+            for sm_count in emitted_for:
                 found[f"{way}_{sm_count}"].setdefault(other, Served(other, each, replace(GPU, sm_count=sm_count)))
         numbers[problem.kind] += 1
         # A bundle has one accuracy, and every kernel of a type keeps this one.
@@ -89,7 +91,7 @@ def bundles() -> dict[str, list[Served]]:
     return {name: list(rows.values()) for name, rows in found.items()}
 
 
-def compared(name: str, rows: Sequence[Served]) -> Iterator[tuple[Question, int]]:
+def compared(name: str, rows: Sequence[Served], sm_counts: Sequence[int]) -> Iterator[tuple[Question, int]]:
     """The questions to a bundle, each with the bytes that its functions should tell: those that the kernel of the shape
     needs, or the general kernel, which serves matrices that are not aligned, where it needs more."""
     counters_first = any(row.config.has_workspace for row in rows)
@@ -99,7 +101,7 @@ def compared(name: str, rows: Sequence[Served]) -> Iterator[tuple[Question, int]
         general[kind.kind] = general_fit(configs, kind, GPU)
     for row in rows:
         other, fit = general[row.problem.kind], fitted(row.problem, row.config, row.target)
-        for sm_count in (row.target.sm_count,) if row.config.stream_ctas_per_sm else SM_COUNTS:
+        for sm_count in (row.target.sm_count,) if row.config.stream_ctas_per_sm else sm_counts:
             work = by_library(row.problem, fit, sm_count, counters_first)
             needed = work.workspace_bytes
             if other.has_memory:
@@ -108,9 +110,12 @@ def compared(name: str, rows: Sequence[Served]) -> Iterator[tuple[Question, int]
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
-def test_the_library_and_emitted_functions_launch_the_same(tmp_path: Path) -> None:
-    every = bundles()
-    pairs = [pair for name, rows in every.items() for pair in compared(name, rows)]
+@pytest.mark.parametrize(
+    "sm_counts", [FEW_SM_COUNTS, pytest.param(SM_COUNTS, marks=pytest.mark.slow)], ids=["few", "all"]
+)
+def test_the_library_and_emitted_functions_launch_the_same(tmp_path: Path, sm_counts: Sequence[int]) -> None:
+    every = bundles(sm_counts)
+    pairs = [pair for name, rows in every.items() for pair in compared(name, rows, sm_counts)]
     answers = by_bundles(every, [question for question, _ in pairs], tmp_path)
     different = [
         f"{question}\n{answer}\nneeds {needed} bytes"

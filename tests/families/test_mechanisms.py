@@ -30,6 +30,9 @@ from tilewright.runtime.product.kernel import Kernel, prepare
 from tilewright.tuner.choose.model import Table
 from variants import variant
 
+EACH_PART = [pytest.param(part, marks=pytest.mark.slow if part else ()) for part in range(PARTS)]
+"""Tests that the faults of a mechanism are dealt out to in turn; all but the first are slow."""
+
 # ---- Block tiles ------------------------------------------------------------------------------------------------
 
 
@@ -344,7 +347,7 @@ def planted(
     return Planted(name, fit, old, new, dtype, trans, SHAPES, before, SM_COUNTS.get(text, 1), cpu_limit_s=CPU_LIMIT_S)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", EACH_PART)
 def test_every_fault_of_stream_k_is_caught_and_the_unfaulted_text_passes(part: int, tmp_path: Path) -> None:
     kernels = [planted(name, text, old, new) for name, old, new, text in STREAM_K_FAULTS]
     kernels += [planted(name, text, old, new, before=BACKWARDS) for name, old, new, text in FAULTS_BACKWARDS]
@@ -449,7 +452,7 @@ def fit_for(text: str, dtype: str = "double") -> Fit:
     return Fit(variant(text), vec_c=2 if dtype == "double" or text == UNEQUAL else 4)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", EACH_PART)
 def test_every_fault_of_the_reduction_is_caught_and_the_unfaulted_text_passes(part: int, tmp_path: Path) -> None:
     planted = [
         Planted(name, fit_for(text), old, new, shapes=REDUCED_SHAPES) for name, old, new, text in REDUCTION_FAULTS

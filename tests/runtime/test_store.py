@@ -16,6 +16,7 @@ from tilewright.codegen.errors import StoreError
 from tilewright.codegen.families import default_config
 from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.reading import read_plain
+from tilewright.runtime import file_lock
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store import store as store_module
 from tilewright.runtime.store.codec import of_line
@@ -90,7 +91,7 @@ def test_a_record_is_forgotten_by_whoever_reads_next(store: Store) -> None:
 
 
 def test_no_record_is_removed_while_another_process_writes_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "_LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(file_lock, "LOCK_SECONDS", 0.05)
     store.keep(make(10.0))
     lock = FileLock(store.root / "locks" / f"{path_of(store).stem}.lock")
     with lock, pytest.raises(StoreError, match="another process holds its lock"):

@@ -147,9 +147,9 @@ def test_a_store_that_is_a_file(tmp_path: Path) -> None:
 
 def test_a_lock_held_for_ever_is_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     from filelock import FileLock
-    from tilewright.runtime.store import store as module
+    from tilewright.runtime import file_lock
 
-    monkeypatch.setattr(module, "_LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(file_lock, "LOCK_SECONDS", 0.05)
     store.keep(make(10.0))
     with (
         FileLock(store.root / "locks" / f"{path_of(store).stem}.lock"),

@@ -401,21 +401,21 @@ BATCHES = tuple(replace(ONE, problem=Problem.parse(shape, batch=7)) for shape in
 @pytest.mark.parametrize(
     ("result", "commands"),
     [
-        (BENCH, ["--suite public --dtype float --trans nn"]),
-        (replace(BENCH, turn_seconds=0.5), ["--suite public --dtype float --trans nn --turns 0.5"]),
+        (BENCH, ["--suite public --dtype float"]),
+        (replace(BENCH, turn_seconds=0.5), ["--suite public --dtype float --turns 0.5"]),
         (
             replace(BENCH, rows=MIXED),
-            ["--shape 1024x768x512 --shape 9x9x9 --dtype float --trans nn", "--shape 8x8x8 --dtype double --trans tn"],
+            ["--shape 1024x768x512 --shape 9x9x9 --dtype float", "--shape 8x8x8 --dtype double --trans tn"],
         ),
         (
             replace(BENCH, rows=BATCHES),
-            ["--shape 4x4x4 --shape 9x9x9 --dtype float --trans nn --batch 7"],
+            ["--shape 4x4x4 --shape 9x9x9 --dtype float --batch 7"],
         ),
         (
             replace(
                 BENCH, rows=tuple(replace(ONE, config=text, origin="as given") for text in ("tiled:8", "tiled:16"))
             ),
-            ["--shape 1024x768x512 --dtype float --trans nn --config tiled:8 --config tiled:16"],
+            ["--shape 1024x768x512 --dtype float --config tiled:8 --config tiled:16"],
         ),
     ],
     ids=["suite", "turns", "kinds", "batches", "configs"],

@@ -19,8 +19,8 @@ from filelock import FileLock
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ConfigError, StoreError
 from tilewright.codegen.families import families, family_named, parse
+from tilewright.runtime import file_lock
 from tilewright.runtime.files import OutputWarning
-from tilewright.tuner.recording import journal as journal_module
 from tilewright.tuner.recording.entry import Entry
 from tilewright.tuner.recording.journal import Journal, outcome_of
 from tilewright.tuner.recording.points import space_of
@@ -311,7 +311,7 @@ def test_what_cannot_be_read_is_set_aside_and_blocks_nothing(tmp_path: Path, kin
 
 
 def test_nothing_is_written_while_another_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "_LOCK_SECONDS", 0.02)
+    monkeypatch.setattr(file_lock, "LOCK_SECONDS", 0.02)
     path = tmp_path / "study.jsonl"
     journal = Journal(path, "gemm")
     before = path.read_bytes()

@@ -10,15 +10,18 @@ from typing import Any
 
 from rich.text import Text
 
-from ...codegen.problem import Grade
-from ...runtime.check.roofline import LAUNCH_US, Rates, rates_of
+from ...codegen.problem import Grade, Problem
+from ...runtime.check.roofline import LAUNCH_US, Rates, floor_us, rates_of
 from ...runtime.check.timing import GRAPH_BELOW_US
+from ...runtime.device.protocol import DeviceInfo
 from ...runtime.files import write_output
+from ...runtime.store.codec import packed
+from ..measure.decide import NAIVE, Contender
 from ..measure.ratios import NOISY
 from .contest import ROUNDS
 from .errors import BLOCK
 from .kinds import error_kinds_json, kinds_lines, kinds_table
-from .rows import COARSER, RATIOS, TITLES, BenchResult, BenchRow, Rival
+from .rows import COARSER, RATIOS, TITLES, BenchResult, BenchRow, Rival, vendor_title
 
 METHOD = (
     f"Random data in (-1, 1); contenders interleaved in shuffled order in one process, at least {ROUNDS} rounds; "
@@ -96,7 +99,7 @@ def bench_json(result: BenchResult) -> str:
         "geomean_floor_share": result.geomean_floor,
         **({"geomean_ratio_cublas_used": statistics.geometric_mean(result.used_ratios)} if result.hands_over else {}),
         "rows_left_out": sum(not row.ok for row in result.rows),
-        "device_facts": result.device.packed(),
+        "device_facts": packed(result.device, whole=False),
     }
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
@@ -208,6 +211,36 @@ def figure(value: float | None) -> str:
     return f"{value:,.{max(0, 3 - math.floor(math.log10(value)))}f}"
 
 
+def interval_text(interval: tuple[float, float] | None) -> str:
+    """The ends of an interval of ratios; empty for None."""
+    return "..".join(map(figure, interval or ()))
+
+
+def contender_columns(problem: Problem, contenders: Sequence[Contender], info: DeviceInfo | None) -> list[Column]:
+    """Columns with a row for each contender of a duel, the last one with the variants; `info` is None for a device
+    without facts."""
+    vendor, least_us = vendor_title(info), floor_us(info, problem) if info else None
+    naive_us = next((each.measurement.median_us for each in contenders if each.config == NAIVE), None)
+
+    def column(heading: str, cell: Callable[[Contender, float], str], rank: int = 0) -> Column:
+        return Column(heading, [cell(each, each.measurement.median_us) for each in contenders], rank)
+
+    return [
+        column("us", lambda each, us: figure(us)),
+        column("spread", lambda each, us: _share(each.measurement.spread_us / us), 5),
+        column("GFLOP/s", lambda each, us: figure(problem.flops / us / 1e3)),
+        column("of bound", lambda each, us: _share(least_us and least_us / us), 1),
+        # Kernels differ in accuracy unless it is `ieee`: each speed needs its error beside it.
+        column("err/bound", lambda each, us: _error(each.accuracy.worst), 6 if problem.accuracy is Grade.IEEE else 0),
+        column("x naive", lambda each, us: figure(naive_us and naive_us / us), 4),
+        column(f"x {vendor}", lambda each, us: figure(each.ratio_vendor) if each.config else "1"),
+        column("interval", lambda each, us: interval_text(each.interval if each.config else None), 2),
+        column("between", lambda each, us: figure(each.between_ratio) if each.config else "", 3),
+        column("between us", lambda each, us: figure(each.between_us), 7),
+        Column("variant", [str(each.config or vendor) for each in contenders], left=True, wraps_at=26),
+    ]
+
+
 def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.1%}"
 
@@ -241,7 +274,7 @@ def _ratio_or_noise(row: BenchRow, key: str) -> str | Text:
 
 
 def _interval(rival: Rival | None, kind: str = "") -> str:
-    return "..".join(map(figure, getattr(rival, f"{kind}interval", None) or ()))
+    return interval_text(getattr(rival, f"{kind}interval", None))
 
 
 def bench_closing(result: BenchResult) -> list[str]:

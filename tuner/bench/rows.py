@@ -29,6 +29,11 @@ COARSER = ("tf32",)
 """Keys of the rivals that keep no grade of accuracy: their speed is no measure of ours."""
 
 
+def vendor_title(info: DeviceInfo | None) -> str:
+    """Title of the vendor's library of a device; that of GPUs for a device without facts."""
+    return TITLES["numpy" if info is not None and info.arch.is_host else "cublas"]
+
+
 def finite(value: float) -> float | None:
     """The value, or None for NaN and infinity, which JSON does not have."""
     return value if math.isfinite(value) else None

@@ -8,7 +8,6 @@ from typing import Any, cast
 from ...codegen.errors import ConfigError, TilewrightError, check
 from ...codegen.problem import Problem
 from ...codegen.reading import read_named, reason_of
-from ...runtime.device.known import KNOWN
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.codec import decode
 from ..measure.ratios import noisy
@@ -40,25 +39,18 @@ def read_bench(path: Path) -> BenchResult:
             wanted=max(len(rows), int(document.get("wanted", 0))),  # files of complete runs lack it
             rows=rows,
             stopped=str(document["stopped"] or ""),
-            turn_seconds=float(document.get("turn_seconds") or 0.0),
+            turn_seconds=float(document["turn_seconds"]),
         )
     except (TilewrightError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"--bench {path}: not what bench --json writes: {reason_of(error)}") from error
 
 
 def _device(document: dict[str, Any]) -> DeviceInfo:
-    """The device by the facts in the file; older files have only its name."""
-    name = str(document["device"])
-    facts = document.get("device_facts")
-    if facts is None:
-        info = KNOWN.get(DeviceInfo.key_of(name))
-        if info is None:
-            raise ConfigError(f"it has no facts of {name!r}")
-        return info
+    """The device, by the facts in the file."""
+    facts = document["device_facts"]
     _check_numbers(facts)
     info = cast(DeviceInfo, decode(DeviceInfo, facts, "device_facts"))
-    complete = info.clock_mhz > 0 and info.bandwidth_gbs > 0 and info.sm_count > 0
-    check(complete, "device_facts needs clock_mhz, bandwidth_gbs and sm_count")
+    check(info.complete, "device_facts needs sm_count, memory_bytes, clock_mhz and bandwidth_gbs")
     return info
 
 

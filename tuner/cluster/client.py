@@ -24,10 +24,10 @@ from ...codegen.legality import serves
 from ...codegen.problem import Problem
 from ...codegen.reading import read_named
 from ...runtime.device.protocol import DeviceInfo
+from ...runtime.files import spared
 from ...runtime.store.store import Store
 from ...runtime.store.versions import generator_version
 from ..ending import noting_signals, watched
-from ..recording.journal import spared_journal
 from ..result import Result
 from ..search.candidates import MOST_BYTES
 from .jobs import Attempt, Job, StoreView
@@ -228,7 +228,7 @@ class Tuning:
             self._progress.tried(problem, self._key, message)
         elif isinstance(message, Begins):
             if not self._options.get("configs"):  # variants that a user names are in no journal
-                with spared_journal():
+                with spared(self._store.root):
                     attempt.journal = self._store.journal(problem, attempt.versions)
             self._progress.begun(problem, message.trials, message.resumed)
         elif isinstance(message, Loses):
@@ -260,7 +260,7 @@ class Tuning:
         """Write the new trials of all attempts into their journals."""
         for attempt in self._attempts.values():
             if attempt.journal is not None and attempt.trials:
-                with spared_journal():
+                with spared(attempt.journal.path):
                     attempt.journal.extend(attempt.trials)
                 attempt.trials = []
 

@@ -50,7 +50,8 @@ class StoreView:
 
     def __init__(self, store: Store, device_key: str) -> None:
         self._store, self._key = store, device_key
-        self._trials = store.root / "trials"
+        self.root = store.root / "trials"
+        """Folder of the journals."""
         self._records = {(record.device, record.problem): record for record in store.both()[0]}
 
     def files(self, problem: Problem, versions: Versions) -> dict[str, dict[str, str]]:
@@ -59,14 +60,14 @@ class StoreView:
         near = [record for record in self._records.values() if record.problem.dtype is problem.dtype]
         near.sort(key=lambda record: (record.device != self._key, distance(record.problem, problem)))
         records = {f"{key_digest(each.device, each.problem)}.json": dumps(each).decode() for each in near[:_NEAR]}
-        path, trials = self._trials / f"{digest_of(problem, self._key, versions)}.jsonl", {}
+        path, trials = self.root / f"{digest_of(problem, self._key, versions)}.jsonl", {}
         with contextlib.suppress(OSError, NotPlainError, ValueError):
             trials[path.name] = read_plain(path, MOST_BYTES).decode()
         return {"records": records, "trials": trials}
 
     def journal(self, problem: Problem, versions: Versions) -> Journal:
         """The journal of a problem's trials. Raises StoreError."""
-        return Journal.of(self._trials, problem, self._key, versions)
+        return Journal.of(self.root, problem, self._key, versions)
 
     def keep(self, result: Result, replace: bool) -> bool:
         """Store a winner, unless a record that its worker did not have is faster; returns whether it is stored. Raises

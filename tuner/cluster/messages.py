@@ -14,7 +14,7 @@ from ...codegen.errors import StoreError, TilewrightError, check
 from ...codegen.families import parse
 from ...codegen.problem import Problem
 from ...runtime.device.protocol import DeviceInfo
-from ...runtime.store.codec import decode, encode
+from ...runtime.store.codec import decode, packed
 from ...runtime.store.record import Status
 from ..recording.entry import Entry
 from ..result import Result
@@ -53,7 +53,7 @@ class Asks:
     versions: tuple[tuple[str, str], ...]
 
     def __post_init__(self) -> None:
-        if not _can_be(self.device):
+        if not self.device.complete:
             raise ValueError("a device that cannot be")
 
 
@@ -105,7 +105,7 @@ class Ends:
         result, best, contenders = self.result, self.result.best, self.result.contenders
         good = (best.problem, best.device, best.status) == (result.problem, result.device.key, Status.OK)
         good &= bool(contenders) and contenders[0].config == best.config and any(c.config is None for c in contenders)
-        good &= _can_be(result.device) and result.seconds > 0 and MOST_TRIALS >= result.trials >= result.resumed >= 0
+        good &= result.device.complete and result.seconds > 0 and MOST_TRIALS >= result.trials >= result.resumed >= 0
         if not good:
             raise ValueError("a result that does not agree with itself")
 
@@ -156,7 +156,7 @@ class ClusterProgress:
 
 def written(message: Message) -> str:
     """A message as text. Raises StoreError for a number that is not finite."""
-    return json.dumps({"kind": type(message).__name__, **cast(dict[str, Any], encode(message))})
+    return json.dumps({"kind": type(message).__name__, **packed(message)})
 
 
 def read(text: object) -> Message:
@@ -176,10 +176,5 @@ def read(text: object) -> Message:
 def device_of(facts: object) -> DeviceInfo:
     """The device of encoded facts. Raises StoreError for anything else."""
     info = cast(DeviceInfo, decode(DeviceInfo, facts, "device"))
-    check(_can_be(info), "a device that cannot be", StoreError)
+    check(info.complete, "a device that cannot be", StoreError)
     return info
-
-
-def _can_be(info: DeviceInfo) -> bool:
-    counts = info.sm_count, info.memory_bytes, info.clock_mhz, info.bandwidth_gbs
-    return all(each > 0 for each in counts) and bool(info.key)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from ...runtime.store.codec import decode, encode
+from ...runtime.store.codec import decode, packed
 from ...runtime.store.record import Status
 
 if TYPE_CHECKING:  # a reader of journals measures nothing
@@ -78,7 +78,7 @@ class Entry:
         """The entry as JSON, without fields at their defaults; `unpacked` restores it to the nanosecond."""
         costs = {name: round(getattr(self, name), 9) for name in _COSTS}
         rounded = replace(self, times_us=tuple(round(time, 6) for time in self.times_us), **costs)
-        return {"time_us": self.time_us, **cast(dict[str, Any], encode(rounded, whole=False))}
+        return {"time_us": self.time_us, **packed(rounded, whole=False)}
 
     @classmethod
     def unpacked(cls, values: Mapping[str, Any]) -> "Entry":

@@ -14,7 +14,8 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -25,15 +26,13 @@ from ...codegen.errors import StoreError, TilewrightError, check
 from ...codegen.families import parse
 from ...codegen.problem import Problem
 from ...codegen.reading import NotPlainError, opened_plain, read_plain
-from ...runtime.file_lock import file_lock
-from ...runtime.files import OutputWarning, in_lines, set_aside
+from ...runtime.file_lock import writing
+from ...runtime.files import in_lines, set_aside
 from .entry import Entry
 from .files import MOST_BYTES, Recording
 
 FORMAT = "tilewright trials 2"
 """Format of journals."""
-_LOCK_SECONDS = 30.0
-"""Seconds for which a process waits for the lock of a journal."""
 _HEADER_BYTES = 1 << 24
 """Bytes of the longest header that is read."""
 _STARTED = re.compile(rb'"started":"([0-9T:-]+)"')
@@ -118,15 +117,6 @@ class Journal:
             os.fsync(file.fileno())
 
 
-@contextlib.contextmanager
-def spared_journal() -> Iterator[None]:
-    """Context in which a journal that cannot be written costs an OutputWarning alone."""
-    try:
-        yield
-    except StoreError as error:
-        warnings.warn(str(error), OutputWarning, stacklevel=4)
-
-
 def remove_journal(path: Path) -> bool:
     """Remove a journal under its lock; False where it is gone already. A search that is under way begins another one.
     Raises StoreError where it cannot be removed."""
@@ -205,15 +195,9 @@ def _firsts(outcomes: Iterable[tuple[Config, Entry] | None]) -> dict[Config, Ent
     return entries
 
 
-@contextlib.contextmanager
-def _locked(path: Path, action: str) -> Iterator[None]:
-    """Context that holds the lock of a journal, whose folder is made. Raises StoreError for an OSError within."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with file_lock(path.with_name(f"{path.name}.lock"), _LOCK_SECONDS):
-            yield
-    except OSError as error:
-        raise StoreError(f"cannot {action} the study {path}: {error.strerror or error}") from error
+def _locked(path: Path, action: str) -> AbstractContextManager[None]:
+    """Context that holds the lock of a journal."""
+    return writing(f"{action} the study", path, path.with_name(f"{path.name}.lock"))
 
 
 def _line(values: dict[str, Any]) -> bytes:

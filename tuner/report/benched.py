@@ -2,27 +2,18 @@
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from ..bench.plot import draw_ratios, draw_speeds, lines_of
-from ..bench.report import bench_closing, bench_columns, figure, method_of
+from ..bench.report import Column, bench_closing, bench_columns, figure, method_of
 from ..bench.rows import GIVEN, RATIOS, TITLES, BenchResult
 from ..bench.suites import suite_names, suite_problems
+from ..result import kind_options
 from .charts import Chart, chart
-from .tables import Head, Table
-from .tuning import kind_options, stamp
-
-_HINTS = {
-    "us": "median time of ours",
-    "of floor": "the least time that the device allows over ours",
-    "A/A": "distance of ours from itself, timed as two contenders",
-    "err/bound": "largest error over its proven bound; at most 1 is right",
-    "between": "the ratio before it, with another library's kernel between two products",
-    "eager": "the ratio of single calls from Python",
-    "interval": "95% confidence interval of the ratio before it",
-}
+from .tables import columns_of
+from .tuning import stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +24,10 @@ class Benched:
     figures: tuple[tuple[str, str, str], ...]
     """Value, caption and remark of each figure."""
     charts: tuple[Chart, ...]
-    table: Table
+    table: list[Column]
     means: tuple[str, ...]
     """Geometric means, the last row of the table."""
-    configs: Table
+    configs: list[Column]
     closing: tuple[str, ...]
     method: str
     stamp: str
@@ -48,8 +39,6 @@ class Benched:
 def benched(result: BenchResult, path: Path, name: str) -> Benched:
     """Figures, charts and tables of a run in a file; `name` begins the names within its charts."""
     columns = bench_columns(result)
-    *rows, means = zip(*(map(str, column.cells) for column in columns), strict=True)
-    heads = tuple(Head(c.heading, _HINTS.get(c.heading, ""), c.left) for c in columns)
     figures = []
     for key in result.setting.rivals:
         ratios = [rival.ratio for rival in result.compared(key) if rival.ratio]
@@ -75,14 +64,14 @@ def benched(result: BenchResult, path: Path, name: str) -> Benched:
         for kind, title, draw in drawings
         if done
     )
-    variants = tuple((row.problem.title, figure(row.ours_us), row.config) for row in done)
+    variants = [(row.problem.title, figure(row.ours_us), row.config) for row in done]
     return Benched(
         title=f"{dtypes} on {result.device.name}, {result.date[:10]}",
         figures=tuple(figures),
         charts=charts,
-        table=Table(heads, tuple(rows)),
-        means=means,
-        configs=Table((Head("M x N x K", left=True), Head("us"), Head("variant", left=True, wraps=True)), variants),
+        table=[replace(column, cells=column.cells[:-1]) for column in columns],
+        means=tuple(str(column.cells[-1]) for column in columns),
+        configs=columns_of(("M x N x K", "us", "variant"), variants),
         closing=tuple(bench_closing(result)),
         method=method_of(result),
         stamp=stamp((("date", result.date), *result.setting.versions)).removeprefix("; "),

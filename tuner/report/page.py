@@ -16,17 +16,17 @@ from ...codegen.render import render
 from ...runtime.check.roofline import bounds_of, rates_of
 from ...runtime.device.known import KNOWN
 from ..bench.plot import check_matplotlib
-from ..bench.report import figure
-from ..bench.rows import TITLES, BenchResult
-from ..result import load_command
+from ..bench.report import Column, contender_columns, figure
+from ..bench.rows import BenchResult, vendor_title
+from ..result import load_command, options_of
 from ..settings import EFFORTS
 from .benched import benched
 from .charts import Chart
 from .counters import Counters
 from .drawn import roofline, search
 from .importance import importances
-from .tables import contenders_table, importance_table, trials_table, why
-from .tuning import Tuning, options_of, shortened
+from .tables import importance_table, trials_table, why
+from .tuning import Tuning, shortened
 
 _LIMITS = {"arithmetic": "its arithmetic", "memory": "moving each matrix once", "launch": "its launch"}
 """Words for the bounds of a device."""
@@ -41,12 +41,18 @@ def _environment() -> Environment:
     )
     environment.filters["markup"] = _markup
     environment.filters["breakable"] = _breakable
+    environment.filters["rows"] = _rows
     return environment
 
 
 def _markup(chart: Chart) -> list[tuple[str, Markup]]:
     """Width and SVG of a chart, as markup: the text in it is escaped."""
     return [(width, Markup(svg)) for width, svg in chart.svgs]
+
+
+def _rows(columns: Sequence[Column]) -> list[list[tuple[Column, str]]]:
+    """The cells of each row, each with its column."""
+    return [list(zip(columns, map(str, cells))) for cells in zip(*(column.cells for column in columns))]
 
 
 def _breakable(text: str) -> Markup:
@@ -60,7 +66,7 @@ def tuning_page(tuning: Tuning, again: str, counters: Counters | None = None, mi
     check_matplotlib("a report")
     problem, gpu = tuning.problem, tuning.gpu
     config, variant, us = tuning.winner
-    vendor = TITLES["cublas" if gpu or not tuning.info else "numpy"]
+    trials, left_out = trials_table(tuning)
     rates = rates_of(gpu, problem.accuracy) if gpu else None
     own = [(t.config, t.entry.time_us) for t in tuning.fastest if t.config and type(t.config) is type(config)]
     important = importances([(each, time) for each, time in own if time]) if config else ()
@@ -69,7 +75,7 @@ def tuning_page(tuning: Tuning, again: str, counters: Counters | None = None, mi
         "title": f"{problem} on {tuning.device}",
         "variant": variant,
         "family": config.title if config else "",
-        "shown": _figures(tuning, us, vendor),
+        "shown": _figures(tuning, us),
         "why": why(tuning, gpu, config) if gpu and config else None,
         "rates": rates,
         "roofline": roofline(tuning, gpu, rates) if gpu and rates else None,
@@ -77,8 +83,9 @@ def tuning_page(tuning: Tuning, again: str, counters: Counters | None = None, mi
         "statuses": _statuses(tuning),
         "importance": importance_table(important, config) if config and important else None,
         "importance_of": f"{len(own):,} variants of {config.family}" if config else "",
-        "contenders": contenders_table(tuning, vendor) if tuning.contenders else None,
-        "trials": trials_table(tuning) if tuning.trials else None,
+        "contenders": _contenders(tuning) if tuning.contenders else None,
+        "trials": trials,
+        "left_out": left_out,
         "trials_count": len(tuning.trials),
         "commands": [*_commands(tuning, config), ("make this page again", again)],
         "code": _code(tuning, config) if config else "",
@@ -103,7 +110,7 @@ def bench_page(benches: Sequence[tuple[Path, BenchResult]], again: str) -> str:
     return _environment().get_template("page.html.jinja").render(values)
 
 
-def _figures(tuning: Tuning, us: float, vendor: str) -> list[tuple[str, str, str]]:
+def _figures(tuning: Tuning, us: float) -> list[tuple[str, str, str]]:
     """Value, caption and remark of each figure at the top of a page."""
     problem, record = tuning.problem, tuning.record
     figures = [(f"{figure(us)} us", "median time of one product", "")]
@@ -113,12 +120,18 @@ def _figures(tuning: Tuning, us: float, vendor: str) -> list[tuple[str, str, str
         figures.append((f"{least.us / us:.1%}", "of the device's limit", more))
     if record and record.ratio_vendor:
         within = f"95% interval {'..'.join(map(figure, record.ratio_interval))}" if record.ratio_interval else ""
-        figures.append((figure(record.ratio_vendor), f"x {vendor}", within))
+        figures.append((figure(record.ratio_vendor), f"x {vendor_title(tuning.info)}", within))
     if record and record.accuracy:
         figures.append((f"{record.accuracy.worst:.2g}", "largest error over its proven bound", "at most 1 is right"))
     if tuning.trials:
         figures.append((f"{len(tuning.trials):,}", "variants tried", ""))
     return figures
+
+
+def _contenders(tuning: Tuning) -> list[Column]:
+    """Columns of the duel's contenders, the variants second: a narrow screen shows the first columns."""
+    us, *others, variant = contender_columns(tuning.problem, tuning.contenders, tuning.info)
+    return [us, variant, *(column for column in others if any(column.cells))]
 
 
 def _unlimited(tuning: Tuning, config: Config | None) -> str:
@@ -142,7 +155,7 @@ def _statuses(tuning: Tuning) -> list[tuple[str, int, str]]:
 def _commands(tuning: Tuning, config: Config | None) -> list[tuple[str, str]]:
     """Purpose of each command that does again what the page shows, and the command."""
     problem, gpu = tuning.problem, tuning.gpu
-    options = options_of(problem)
+    options = " ".join(options_of(problem))
     on_host = tuning.info is not None and tuning.info.arch.is_host
     device = " --device host" if on_host else ""
     trials = len(tuning.trials) or EFFORTS["normal"].trials
@@ -150,8 +163,9 @@ def _commands(tuning: Tuning, config: Config | None) -> list[tuple[str, str]]:
     commands = [("search again", f"tilewright tune {options} {effort}--trials {trials}{device}")]
     if config:
         variant = f"--config {shlex.quote(str(config))}"
-        vendor = TITLES["numpy" if on_host else "cublas"]
-        commands.append((f"time the winner beside {vendor}", f"tilewright bench {options} {variant}{device}"))
+        commands.append(
+            (f"time the winner beside {vendor_title(tuning.info)}", f"tilewright bench {options} {variant}{device}")
+        )
         if gpu and problem.batch == 1:
             emit = f"tilewright emit {options} --arch {gpu.arch.name} {variant} -o out"
             commands.append(("write the kernel for a program", emit))

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...codegen.config import Config
 from ...codegen.errors import ConfigError, ShapeError, TilewrightError, check
-from ...codegen.problem import Grade, Problem
+from ...codegen.problem import Problem
 from ...codegen.reading import read_named, reason_of
 from ...runtime.device.detect import available
 from ...runtime.device.known import KNOWN
@@ -22,6 +22,7 @@ from ..recording.entry import Entry
 from ..recording.files import MOST_BYTES, Recording, read_cache_file
 from ..recording.journal import journals_of, read_journal
 from ..recording.points import ABSENT, FAMILY, config_of
+from ..result import options_of
 
 _MOST_LETTERS = 400
 """Most characters of a text from a file on a page."""
@@ -119,22 +120,12 @@ def tuning_of(
         sources.append(f"{unknown} trials are of variants that this version does not have: listed, and not drawn.")
     if record is None and not any(trial.entry.time_us for trial in trials):
         others = ", ".join(sorted({record.device for record in store.records() if record.problem == problem}))
-        remedy = f"--device-key may be {others}" if others else f"tilewright tune {options_of(problem)} tunes it"
+        remedy = (
+            f"--device-key may be {others}" if others else f"tilewright tune {' '.join(options_of(problem))} tunes it"
+        )
         raise ConfigError(f"nothing is stored of {problem} on {device_key}: {remedy}")
     name = info.name if info else recorded.device_name if recorded else device_key
     return Tuning(problem, name, info, trials, record, contenders, tuple(sources))
-
-
-def options_of(problem: Problem) -> str:
-    """Options of a command that name a problem."""
-    return " ".join(["--shape", problem.shape, *kind_options(problem)])
-
-
-def kind_options(problem: Problem) -> list[str]:
-    """Options of a command that name all of a problem but its sizes."""
-    accuracy = [] if problem.accuracy is Grade.IEEE else ["--accuracy", problem.accuracy.value]
-    batch = [] if problem.batch == 1 else ["--batch", str(problem.batch)]
-    return ["--dtype", problem.dtype.value, "--trans", str(problem.trans), *accuracy, *batch]
 
 
 def shortened(text: str, most: int = _MOST_LETTERS) -> str:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ...codegen.config import Config
 from ...runtime.check.threads import one_thread
+from ...runtime.files import spared
 from ..recording.entry import Entry
-from ..recording.journal import Journal, spared_journal
+from ..recording.journal import Journal
 from .neighbourhood import Neighbourhood
 from .outcomes import ExhaustedError, Outcomes
 
@@ -73,7 +74,7 @@ class AskAhead:
     def tell(self, config: Config, entry: Entry) -> None:
         """Add the outcome of a config. A journal that cannot be written costs an OutputWarning: the search goes on."""
         if self._journal is not None:
-            with spared_journal():
+            with spared(self._journal.path):
                 self._journal.add(config, entry, entry.started)
         self._outcomes.append((config, entry.time_us))
 
