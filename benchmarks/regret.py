@@ -38,7 +38,8 @@ from numpy.typing import NDArray
 from tilewright.codegen.config import Config
 from tilewright.codegen.problem import DType
 from tilewright.runtime.device.known import KNOWN
-from tilewright.tuner.choose.ranker import Arrays, Ranker
+from tilewright.tuner.choose.batches import BATCHES, BatchRanker, of_type
+from tilewright.tuner.choose.ranker import Arrays, Ranker, name_of, shipped
 from trials import SUFFIX, Trials, choices, read
 
 RANKERS = Path(__file__).parent.parent / "configs" / "ranker"
@@ -49,6 +50,8 @@ HELD_OUT = RESULTS / "held-out"
 """Folder of a ranker for each type, with the shapes that were left out of its fit."""
 LIMITS = RESULTS / "regret.json"
 """Figures by name; those of a run must not be worse."""
+BATCHED = f"{BATCHES}.npz"
+"""File of the ranker of batches, which names the shapes that were left out of its fit."""
 FIRST, FIRST_MEASURED = "first choice, where measured", "first measured choice"
 
 Regrets = Sequence[float] | NDArray[np.float64]
@@ -79,6 +82,19 @@ def line_of(name: str, regrets: Regrets) -> str:
         return f"  {name}: none"
     f = figures_of(regrets)
     return f"  {name:<32} {f['problems']:>4} shapes: {f['mean']:.3f}, p90 {f['p90']:.3f}, worst {f['worst']:.3f}"
+
+
+def of_batches(arrays: Arrays, trials: Sequence[Trials]) -> dict[str, list[float]]:
+    """The regrets of a ranker of batches by type, device and choice."""
+    regrets: dict[str, list[float]] = {}
+    for each in trials:
+        problem, info, times = each.problem, KNOWN[each.device_key], each.times
+        singles = shipped(name_of(problem.dtype, problem.accuracy))
+        ranker = BatchRanker(singles, of_type(arrays, problem.dtype), problem.dtype)
+        slowdowns = {config: us / min(times.values()) for config, us in times.items()}
+        for choice, regret in regrets_of(choices(ranker, problem, info), slowdowns).items():
+            regrets.setdefault(f"{problem.dtype.value} on {each.device_key}: {choice}", []).append(regret)
+    return regrets
 
 
 def judge(kind: str, trials: Sequence[Trials], ranker: Ranker) -> dict[str, Figures]:

@@ -4,46 +4,21 @@ m, n and k are constants of the text. A CTA copies the matrices of several produ
 memory, to shared memory as one run, multiplies them there and writes the results as one run.
 """
 
-import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import ClassVar
 
 from ..config import Config
 from ..fit import Fit
 from ..leaf import Edge, option
-from ..legality import Rule, serves
+from ..legality import Rule
 from ..mechanisms.blocked import ACCUMULATORS_FIT
 from ..mechanisms.operands import WIDE_BYTES
-from ..problem import DType, Grade, Problem
+from ..problem import DType, Problem
 from ..source import LaunchConfig
-from ..target import Target
 
 MOST_SIZE = 128
 """Largest m, n and k: larger products are served by tiles."""
-_LIKELY = 64
-"""Number of configs that the model proposes."""
-
-# The model of a CTA: docs/experiments/batches.md has the fit.
-_MEMORY = 0.946
-"""Share of the memory's bandwidth that copies reach."""
-_COPY_INSTRUCTIONS = 42
-"""Instructions of a warp for each 32 elements that it copies to shared memory or back."""
-_CTA_CYCLES = 1980
-"""Clocks of a CTA beside the others: from its start to its first loads, barriers, and its last stores."""
-_STEP_CYCLES = 38
-"""Clocks of a step of k in which a thread waits for shared memory."""
-_PRODUCT_CYCLES = 6
-"""Clocks of a step of k for each word of C that a thread computes."""
-_LOAD_CYCLES = 167
-"""Clocks for each vector that a thread loads or stores."""
-_LAUNCH_CYCLES = 3500
-"""Clocks from the launch to the first CTA, and from the last one to the end."""
-_WARPS_PER_CYCLE = 4
-"""Warps of an SM that issue an instruction in one clock."""
-
 
 @dataclass(frozen=True, slots=True)
 class SmallTile:
@@ -70,6 +45,17 @@ def shared_elements(rows: int, cols: int) -> int:
     """Elements of shared memory that a matrix takes: rows are an odd number of elements apart, and matrices too, so
     that columns of a matrix, and the same element of neighbouring matrices, lie in different banks."""
     return (rows * (cols | 1)) | 1
+
+
+def product_bytes(problem: Problem) -> int:
+    """Shared memory of the matrices of one product in bytes."""
+    matrices = problem.stored_a, problem.stored_b, (problem.m, problem.n)
+    return sum(shared_elements(*each) for each in matrices) * problem.dtype.size_bytes
+
+
+def thread_registers(thread_m: int, thread_n: int, dtype: DType) -> int:
+    """Registers of a thread that computes so many rows and columns of C, an estimate from above: 255 at most."""
+    return min(255, 40 + dtype.size_bytes // 4 * (thread_m * thread_n + thread_m + thread_n))
 
 
 _RULES: tuple[Rule["SmallConfig"], ...] = (
@@ -128,8 +114,7 @@ class SmallConfig(Config):
 
     def held_bytes(self, problem: Problem) -> int:
         """Shared memory of a CTA in bytes: the matrices of its products."""
-        matrices = problem.stored_a, problem.stored_b, (problem.m, problem.n)
-        return self.tile.matrices * sum(shared_elements(*each) for each in matrices) * problem.dtype.size_bytes
+        return self.tile.matrices * product_bytes(problem)
 
     def ctas(self, problem: Problem, sm_count: int) -> int:
         return -(-problem.batch // self.tile.matrices)
@@ -138,52 +123,5 @@ class SmallConfig(Config):
         """CTAs of several products each, along x."""
         return LaunchConfig((self.ctas(problem, sm_count), 1, 1), self.block, self.held_bytes(problem))
 
-    def expected_us(self, problem: Problem, target: Target) -> float:
-        tile, threads, words = self.tile, self.threads, problem.dtype.size_bytes // 4
-        rows, cols = -(-problem.m // tile.thread_m), -(-problem.n // tile.thread_n)
-        items = tile.matrices * rows * cols
-        rounds = -(-items // threads)
-        warps = -(-items // 32) if rounds == 1 else rounds * threads // 32  # whole or in part at work, in all rounds
-        copied = tile.matrices * (problem.m * problem.k + problem.k * problem.n + problem.m * problem.n)
-        loads = warps * problem.k * (tile.thread_m + tile.thread_n)
-        multiplied = warps * problem.k * tile.thread_m * tile.thread_n
-        issued = (loads + multiplied * words + copied / 32 * _COPY_INSTRUCTIONS) / _WARPS_PER_CYCLE
-        bytes_per_cycle = target.bandwidth_gbs * 1e3 * _MEMORY / target.clock_mhz / target.sm_count
-        memory = copied * problem.dtype.size_bytes / bytes_per_cycle
-        alone: float = _CTA_CYCLES + rounds * problem.k * (
-            _STEP_CYCLES + _PRODUCT_CYCLES * tile.thread_m * tile.thread_n * words
-        )
-        alone += _LOAD_CYCLES * copied * words / threads / 4
-        resident = self._resident(problem, target)
-        limits: tuple[float, ...] = issued, loads * words, memory, alone / resident
-        busy: float = sum(each**4 for each in limits) ** 0.25
-        ctas = max(self.ctas(problem, target.sm_count) / target.sm_count, 1.0)
-        return (max(ctas * busy, alone) + _LAUNCH_CYCLES) / target.clock_mhz
-
-    def _resident(self, problem: Problem, target: Target) -> int:
-        """CTAs of an SM at a time."""
-        arch, threads = target.arch, self.threads
-        of_registers = arch.registers_per_sm // (threads * self.registers(Fit(self), problem.dtype))
-        of_memory = arch.smem_per_sm_bytes // (self.held_bytes(problem) + arch.smem_reserved_bytes)
-        return max(1, min(arch.max_blocks_per_sm, arch.max_threads_per_sm // threads, of_registers, of_memory))
-
-    @classmethod
-    def likely(cls, problem: Problem, target: Target) -> "Sequence[SmallConfig]":
-        return _likely(replace(problem, accuracy=Grade.IEEE), target)
-
     def registers(self, fit: Fit, dtype: DType) -> int:
-        tile, words = self.tile, dtype.size_bytes // 4
-        needed = 40 + words * (tile.thread_m * tile.thread_n + tile.thread_m + tile.thread_n)
-        return min(255, needed, 65536 // self.threads)
-
-
-@lru_cache(maxsize=256)
-def _likely(problem: Problem, target: Target) -> tuple[SmallConfig, ...]:
-    leaves = [SmallConfig.leaf(name) for name in ("matrices", "thread_m", "thread_n", "block_threads")]
-    by_time: list[tuple[float, int, SmallConfig]] = []
-    for values in itertools.product(*(leaf.choices for leaf in leaves)):
-        config = SmallConfig.build(dict(zip((leaf.name for leaf in leaves), values)))
-        items = config.tile.matrices * -(-problem.m // config.tile.thread_m) * -(-problem.n // config.tile.thread_n)
-        if config.threads // 2 <= items <= 8 * config.threads and serves(config, problem, target):
-            by_time.append((config.expected_us(problem, target), len(by_time), config))
-    return tuple(config for *_, config in sorted(by_time)[:_LIKELY])
+        return min(thread_registers(self.tile.thread_m, self.tile.thread_n, dtype), 65536 // self.threads)

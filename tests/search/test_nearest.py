@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from quick import TYPICAL
 from search_spaces import H200, on
-from targets import TYPICAL
 from tilewright.codegen.arch import ARCHES, Arch
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import parse
