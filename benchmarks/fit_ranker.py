@@ -10,6 +10,9 @@ choice is is judged on shapes that were left out, whole and on every device: a n
 the others. --choices writes what a look-up on --device would take for them, for `dataset.py measure --choices`.
 --unseen judges for a device by the data of the others alone. Files of types and accuracies without data stay.
 
+Batches have a ranker of their own, trees that correct for both types what is expected of them: --judge says how good it
+is, by sixths of the shapes, of which the first is left out of what ships. Their file alone fits them alone.
+
 The first of these commands makes all that ships: the rankers of `configs/ranker`, beside them the ranker of the first
 part for `regret.py`, today's figures of `regret.py` as limits, and the page `configs/ranker/README.md`. --judge writes
 none of them; with --held-out it writes the ranker of the first part alone: one part takes two minutes of a processor a
@@ -89,8 +92,8 @@ UNSURE = 1.05
 RANDOM, LARGEST, EARLY, SELDOM = 4000, 1 << 14, 32, 2
 """Number of random problems, their most rows, columns and steps of k, and the numbers that say which decompositions of
 the work pay: those among the first 32 of two problems on each device."""
-OF_BATCHES = 600, 6, 0.1
-"""Trees, depth and rate of what corrects the times of batches."""
+OF_BATCHES, FALL_OF_BATCHES = (400, 6, 0.15), 5.0
+"""Trees, depth and rate of what corrects the times of batches, and how fast a slow variant counts less."""
 ASIDE = 6
 """Every sixth shape of batches is left out of their fit and judges it."""
 CORRECTED, STEEP, SELDOM_FIRST = 1000, 24.0, 1.0
@@ -428,7 +431,7 @@ class TunedBatch:
     @property
     def weight(self) -> Floats:
         """The weight of each: the less the slower it is, and all together 1."""
-        counts = (self.us.min() / self.us) ** FALL
+        counts = (self.us.min() / self.us) ** FALL_OF_BATCHES
         found: Floats = counts / counts.sum()
         return found
 
@@ -481,19 +484,19 @@ def batches_of(found: Sequence[Trials], part: int) -> tuple[list[Trials], list[T
 def judge_batches(found: Sequence[Trials], parts: int | None, writes: bool) -> None:
     """Judge by each part of the shapes, and write the ranker that is fitted without the first."""
     tuned = {id(each): TunedBatch.of(each) for each in found}
-    regrets: dict[str, list[float]] = {}
+    regrets, ships, data = dict[str, list[float]](), dict[str, NDArray[Any]](), list[Trials]()
     for part in range(ASIDE)[:parts]:
         train, others = batches_of(found, part)
         arrays = fit_batches([tuned[id(each)] for each in train])
         for name, of_part in of_batches(arrays, others).items():
             regrets.setdefault(name, []).extend(of_part)
-        if part == 0 and writes:
-            of_first = of_batches(arrays, others)
-            for dtype in DType:
-                values = [of_first.get(f"{dtype.value} on {key}: {FIRST_MEASURED}", [1.0]) for key in arrays["devices"]]
-                arrays[f"{dtype.value} regrets"] = np.array([round(float(np.quantile(v, 0.9)), 3) for v in values])
-            arrays["left_out"] = np.array(sorted({each.problem.shape for each in others}))
-            np.savez_compressed(RANKERS / BATCHED, **arrays, data=sources(train))
+        if part == 0:
+            ships, data = arrays | {"left_out": np.array(sorted({each.problem.shape for each in others}))}, train
+    for dtype in DType:
+        values = [regrets.get(f"{dtype.value} on {key}: {FIRST}", [1.0]) for key in ships["devices"]]
+        ships[f"{dtype.value} regrets"] = np.array([round(float(np.quantile(each, 0.9)), 3) for each in values])
+    if writes:
+        np.savez_compressed(RANKERS / BATCHED, **ships, data=sources(data))
     print("\n".join(itertools.starmap(line_of, regrets.items())), flush=True)
 
 

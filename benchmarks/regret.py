@@ -19,6 +19,9 @@ A change of features, of the device model, of which rows are ranked or of how co
 once; a change of the fit shows when `fit_ranker.py` has written the files anew. --accept alone is for a change of the
 code that leaves them as they are. Rankers of other accuracies than `ieee` know too few problems for this.
 
+Batches have a ranker of their own, `configs/ranker/batches.npz`, whose fit leaves out every sixth shape for good, so
+that what ships is judged on these.
+
 Not every choice was measured. The `first choice` is judged where it was, for a third to two thirds of the problems. The
 `first measured choice`, which nearly all problems have, passes over the variants that were not. The numbers of problems
 have limits too: a look-up that prefers variants that nobody measured cannot be judged.
@@ -115,6 +118,15 @@ def judge(kind: str, trials: Sequence[Trials], ranker: Ranker) -> dict[str, Figu
     return figures
 
 
+def judge_batches(arrays: Arrays) -> dict[str, Figures]:
+    """Print and return the figures of the ranker of batches for the shapes that were left out of its fit."""
+    shapes = frozenset(arrays["left_out"].tolist())
+    trials = [each for file in sorted(RESULTS.glob(f"*/dataset/{BATCHES}{SUFFIX}")) for each in read(file, shapes)]
+    regrets = {f"left out, batches, {name}": values for name, values in of_batches(arrays, trials).items()}
+    print("\n".join(itertools.starmap(line_of, regrets.items())), flush=True)
+    return {name: figures_of(values) for name, values in regrets.items()}
+
+
 def beyond(figures: Mapping[str, Figures], limits: Mapping[str, Figures]) -> list[str]:
     """A line for each figure that is worse than its limit, and for what lacks a limit or a figure."""
     lines = []
@@ -135,6 +147,8 @@ def figures() -> dict[str, Figures]:
         trials = [each for file in files for each in read(file, shapes)]
         for kind, arrays in ("held out", held_out), ("shipped", dict(np.load(RANKERS / path.name))):
             found |= judge(kind, trials, Ranker(arrays, dtype))
+    if (RANKERS / BATCHED).exists():
+        found |= judge_batches(dict(np.load(RANKERS / BATCHED)))
     return found
 
 
@@ -156,7 +170,11 @@ def page(found: Mapping[str, Figures]) -> str:
         "| --- | ---: | --- | ---: | --- |",
     ]
     rankers = {path.stem: dict(np.load(path)) for path in sorted(RANKERS.glob("*.npz"))}
+    of_many = rankers.pop(BATCHES, {})
     lines += [f"| `{name}` | {' | '.join(_learned(arrays))} |" for name, arrays in rankers.items()]
+    if of_many:
+        lines += ["", *_learned_of_batches(of_many)]
+        rankers[BATCHES] = {**of_many, "devices": np.array([]), "regrets": np.array([])}
     lines += ["", "## From what", ""]
     lines += [f"- `{name}`, {line}" for name, arrays in rankers.items() for line in arrays["data"].tolist()]
     lines += [
@@ -167,6 +185,8 @@ def page(found: Mapping[str, Figures]) -> str:
         "it, all shapes in nine parts: the 90th percentile, which look-ups report as `regret`.",
         "",
     ]
+    for dtype in DType if of_many else ():
+        rankers[f"{BATCHES}, {dtype.value}"] = of_type(of_many, dtype)
     regrets = ((name, *each) for name, a in rankers.items() for each in zip(a["devices"], a["regrets"]))
     lines += [f"- `{name}` on {key}: {regret:.3f}" for name, key, regret in regrets]
     lines += [
@@ -179,6 +199,18 @@ def page(found: Mapping[str, Figures]) -> str:
     ]
     lines += [f"| {name} | {' | '.join(map(str, figures.values()))} |" for name, figures in found.items()]
     return "\n".join(lines) + "\n"
+
+
+def _learned_of_batches(arrays: Arrays) -> Iterator[str]:
+    """Lines on the ranker of batches."""
+    features = Counter(arrays["features"][arrays["batches_asked"]].ravel().tolist())
+    most = ", ".join(feature for feature, _ in features.most_common(6))
+    more = " and ".join(f"{len(arrays[f'{each.value} kernels'])} in {each.value}" for each in DType)
+    yield f"`{BATCHED}` corrects for batches what the rankers of single products, and a model of the family `small`,"
+    yield f"expect: {len(arrays['batches_leaves'])} trees for both types, which ask most often {most};"
+    yield f"and more kernels, {more}. The fit leaves out every sixth shape for good. Its data alone fit it anew:"
+    yield ""
+    yield "    python benchmarks/fit_ranker.py benchmarks/results/nvidia-h100-80gb-hbm3/dataset/batches.jsonl.xz"
 
 
 def _learned(arrays: Arrays) -> Iterator[str]:

@@ -109,12 +109,12 @@ def _why(
     if reason:
         begin = f"the record of this product on {info.key} does not serve it, as it requires that {reason}"
     if lookup.record is not None and lookup.of_class:
-        text = f"one of {lookup.record.problem.batch} such products serves it, as both batches fill the device"
-        return f"{begin}; {text}"
+        return f"{begin}; that of {lookup.record.problem.batch:,} products serves it, as both batches fill the device"
     if lookup.record is not None:
         away = distance(lookup.record.problem, problem, info)
-        text = f"the nearest one that serves it was tuned for {lookup.record.problem.shape}"
-        return f"{begin}; {text}, {away:.2f} doublings of m, n and k away"
+        text = f"the nearest one that serves it was tuned for {lookup.record.problem.title}"
+        sizes = "m, n and k" if problem.batch == 1 else "m, n, k and the batch"
+        return f"{begin}; {text}, {away:.2f} doublings of {sizes} away"
     if lookup.sibling is not None:
         same = lookup.sibling.problem == problem
         text = f"{begin}; it runs as tuned {'' if same else f'for {lookup.sibling.problem.shape} '}on"

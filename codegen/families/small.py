@@ -20,6 +20,7 @@ from ..source import LaunchConfig
 MOST_SIZE = 128
 """Largest m, n and k: larger products are served by tiles."""
 
+
 @dataclass(frozen=True, slots=True)
 class SmallTile:
     """The products of a CTA, and what a thread computes of one."""

@@ -1,4 +1,4 @@
-"""Ranking of kernels for batches: what a ranker expects of tiles, and a model of the family `small`, corrected by trees.
+"""Ranking of kernels for batches: expectations of a ranker and of a model of the family `small`, corrected by trees.
 
 The trees were fitted to batches on measured devices (`benchmarks/fit_ranker.py`), and say how much longer or shorter a
 config takes than the ranker of single products and the model expect. docs/experiments/batches.md has what they gain.
@@ -74,13 +74,15 @@ Variants = NDArray[np.int64]
 def _every_variant() -> Variants:
     """All variants whose accumulators fit."""
     choices = (SmallConfig.leaf(name).choices for name in _LEAVES)
-    every = np.array([*itertools.product(*choices)], np.int64)
-    return every[every[:, 1] * every[:, 2] <= MOST_ACCUMULATORS]
+    every: Variants = np.array([each for each in itertools.product(*choices) if each[1] * each[2] <= MOST_ACCUMULATORS])
+    return every
 
 
 def variants_of(configs: Sequence[Config]) -> Variants:
     """Configs of the family as rows."""
-    return np.array([[config.get(name) for name in _LEAVES] for config in configs], np.int64).reshape(-1, len(_LEAVES))
+    rows = [[config.get(name) for name in _LEAVES] for config in configs]
+    found: Variants = np.array(rows, np.int64).reshape(-1, len(_LEAVES))
+    return found
 
 
 def likely(problem: Problem, info: DeviceInfo) -> Variants:
@@ -169,11 +171,11 @@ def _small_features(problem: Problem, info: DeviceInfo, variants: Variants, coun
         of["loading"],
         of["copied"],
         of["alone"],
-        *_ways(problem, variants),
+        *ways(problem, variants),
     )
 
 
-def _ways(problem: Problem, variants: Variants) -> tuple[Floats, Floats]:
+def ways(problem: Problem, variants: Variants) -> tuple[Floats, Floats]:
     """Different words that the lanes of a first warp read from one bank of shared memory at a time, in A and in B."""
     _, thread_m, thread_n, _ = variants.T[:, :, None]
     lanes = np.arange(_WARP * 4 // problem.dtype.size_bytes)  # doubles are read by half a warp at a time
@@ -200,7 +202,7 @@ class BatchRanker(Ranker):
     the logarithm of a time over the expected one."""
 
     def __init__(self, arrays: Arrays, more: Arrays, dtype: DType, accuracy: Grade = Grade.IEEE) -> None:
-        """`arrays` are those of single products, `more` those of batches; where these are empty nothing is corrected."""
+        """`arrays` are those of single products, `more` those of batches; without the latter nothing is corrected."""
         kernels = "kernels", "decompositions", "corrections"
         joined = {name: np.concatenate([arrays[name], more[name]]) for name in kernels} if more else {}
         super().__init__({**arrays, **joined}, dtype, accuracy)

@@ -87,4 +87,3 @@ class Forecast:
         the processor."""
         learned = self._rankers and not config.batches_alone
         return self._rankers[0].decompositions(config, self.problem, self.info) if learned else []
-

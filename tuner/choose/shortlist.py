@@ -206,4 +206,5 @@ def _batched(problem: Problem) -> int:
 
 def _doublings(problem: Problem) -> tuple[float, float, float, float]:
     # A dimension of 0 counts as one half, at a distance of one doubling from 1.
-    return (*(math.log2(size or 0.5) for size in (problem.m, problem.n, problem.k)), math.log2(problem.batch))
+    m, n, k = (math.log2(size or 0.5) for size in (problem.m, problem.n, problem.k))
+    return m, n, k, math.log2(problem.batch)
