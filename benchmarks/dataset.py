@@ -66,7 +66,7 @@ POOLED, GUESSED, FAR = 0.7, 0.15, 0.05
 decomposition of the work; the others are drawn from what the model puts within NEAR of the best. Kernels that the
 model does not believe in have to be measured too: it may be wrong, and the ranking has to know what does not pay."""
 BATCH_TRIALS = 48
-"""The same of a batch."""
+"""Trials of a batch."""
 OF_FAMILY_OF_BATCH = 6
 """Kernels of each family that are tried for a batch."""
 NEAR_FIRST = 3

@@ -96,7 +96,8 @@ def likely(problem: Problem, info: DeviceInfo) -> Variants:
     usable &= (threads // 2 <= items) & (items <= 8 * threads)
     usable &= matrices * product_bytes(problem) <= info.arch.smem_per_block_bytes
     every = every[usable]
-    return every[limits(problem, info, every)["us"].argsort(kind="stable")[:RANKED]]
+    fastest: Variants = every[limits(problem, info, every)["us"].argsort(kind="stable")[:RANKED]]
+    return fastest
 
 
 def limits(problem: Problem, info: DeviceInfo, variants: Variants) -> Columns:
