@@ -9,7 +9,9 @@ batched product are then timed in rounds, in shuffled orders, within replayed gr
 they would fit the L2 cache. Beside squares up to 64 the same bytes are read and written by c = a + b, the triad: the
 share is its time over ours. Other shares are of a floor, the largest of the arithmetic, the bytes at the triad's rate
 and 1.5 us. Grouped products, by the kernel of a look-up, are timed beside a loop of torch.mm over the groups, within a
-graph and launched one by one. --share I/N takes every Nth problem from the Ith on, for several GPUs; --join makes
+graph and launched one by one. Twenty more batches are drawn as those of the data set that the ranker of batches is
+fitted to, which has none of their shapes: they tell how much longer an untuned kernel takes than a tuned one.
+--share I/N takes every Nth problem from the Ith on, for several GPUs; --join makes
 benchmarks/results/<device>/batches.json of the lines that they wrote.
 """
 
@@ -19,10 +21,11 @@ import json
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import geometric_mean, median
+from statistics import geometric_mean, median, quantiles
 from typing import Any
 
 import numpy as np
+from shapes import left_out
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.check.roofline import bounds_of
 from tilewright.runtime.check.timing import Timer, TimingPlan
@@ -47,6 +50,8 @@ RAGGED = (
     (tuple(int(each) for each in np.random.default_rng(0).integers(1, 129, 64)), 512, 512),
 )
 """Rows of each group, n and k of grouped products in float."""
+KINDS = "square", "program", "left out"
+"""Kinds of problems; the last are drawn as those of the data set, which has none of their shapes."""
 LARGEST_TRIAD = 64
 """Largest square whose share is of the triad."""
 LEAST_US = 1.5
@@ -81,7 +86,7 @@ def problems() -> list[tuple[str, Problem]]:
         for text in PROGRAMS:
             batch, _, shape = text.partition("x ")
             every.append(("program", Problem.parse(shape, dtype, batch=int(batch))))
-    return every
+    return every + [("left out", problem) for problem in left_out()]
 
 
 def triad_us(problem: Problem) -> float:
@@ -117,7 +122,7 @@ def row_of(kind: str, problem: Problem, rate_tbs: float) -> dict[str, Any]:
         samples, _ = Timer(device, problem, plan=TimingPlan.side_by_side(device)).rounds(contenders, ROUNDS)
     times = {name: median(values) for name, values in samples.items()}
     row: dict[str, Any] = {"kind": kind, "m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch}
-    row |= {"dtype": problem.dtype.value} | {name: round(us, 4) for name, us in times.items()}
+    row |= {"dtype": problem.dtype.value, "trans": problem.trans} | {name: round(us, 4) for name, us in times.items()}
     if kind == "square" and problem.n <= LARGEST_TRIAD:
         row["triad_us"] = round(triad_us(problem), 3)
         row["triad_share"] = round(row["triad_us"] / times["our_us"], 4)
@@ -182,7 +187,7 @@ def ragged_row(rows: Sequence[int], n: int, k: int, rate_tbs: float) -> dict[str
 def summary_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Geometric means and least values by kind and type."""
     summary: dict[str, Any] = {}
-    for kind in ("square", "program"):
+    for kind in dict.fromkeys(row["kind"] for row in rows):
         for dtype in ("float", "double"):
             some = [row for row in rows if (row["kind"], row["dtype"]) == (kind, dtype)]
             ratios = [row["cublas_us"] / row["our_us"] for row in some]
@@ -191,6 +196,8 @@ def summary_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
                 "over cuBLAS, geometric mean": round(geometric_mean(ratios), 4),
                 "over cuBLAS, least": round(min(ratios), 4),
                 "predicted over tuned": round(geometric_mean(untuned), 4),
+                "predicted over tuned, 90th percentile": round(quantiles(untuned, n=10, method="inclusive")[-1], 4),
+                "predicted over tuned, worst": round(max(untuned), 4),
                 "least triad share": min((row["triad_share"] for row in some if "triad_share" in row), default=None),
                 "least floor share": min((row["floor_share"] for row in some if "floor_share" in row), default=None),
             }
@@ -208,6 +215,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--share", default="1/1", help="I/N: every Nth problem from the Ith on")
     parser.add_argument("--output", type=Path, default=Path("batches.jsonl"), help="file to which rows are added")
+    parser.add_argument("--kind", action="append", choices=KINDS, help="of these problems alone; may be given again")
     parser.add_argument("--join", type=Path, help="file of rows to make batches.json of")
     options = parser.parse_args()
     info = choose("cuda")
@@ -238,7 +246,8 @@ def main() -> None:
         write(row)
         print(row, flush=True)
     with kept_between_runs():
-        for kind, problem in problems()[index - 1 :: count]:
+        asked = [(kind, problem) for kind, problem in problems() if kind in (options.kind or KINDS)]
+        for kind, problem in asked[index - 1 :: count]:
             row = row_of(kind, problem, rate_tbs)
             write(row)
             share = row.get("triad_share", row.get("floor_share"))

@@ -32,10 +32,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shapes import SEED, problems
+from shapes import SEED, batches, problems
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import CompileError, TuningError
 from tilewright.codegen.families import families, parse
+from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import Grade, Problem
 from tilewright.codegen.render import render
 from tilewright.runtime.check.timing import Timer, TimingPlan
@@ -64,6 +65,12 @@ POOLED, GUESSED, FAR = 0.7, 0.15, 0.05
 """Shares of these that are kernels of the pool, the best by the model of the device, and kernels of the pool with any
 decomposition of the work; the others are drawn from what the model puts within NEAR of the best. Kernels that the
 model does not believe in have to be measured too: it may be wrong, and the ranking has to know what does not pay."""
+BATCH_TRIALS = 48
+"""Trials of a batch."""
+OF_FAMILY_OF_BATCH = 6
+"""Kernels of each family that are tried for a batch."""
+NEAR_FIRST = 3
+"""Variants next to the first one of each family of a batch, the likeliest and others."""
 CHOICES = 12
 """The first choices of a look-up are tried too: without it how good a look-up is can be told for few problems."""
 GUESSES = 6
@@ -88,6 +95,8 @@ STOP_OVER = 2.0
 
 def choices(problem: Problem, info: DeviceInfo) -> list[Config]:
     """The choices of a look-up for a problem, in order; nothing where there is no ranker."""
+    if problem.batch > 1:
+        return [choice.config for choice in shortlist(problem, info, (), ENTRIES)]
     ranker = ranker_of(problem.dtype, problem.accuracy, info.arch)
     return looked_up(ranker, problem, info) if ranker else []
 
@@ -120,6 +129,8 @@ def searched(problem: Problem, info: DeviceInfo) -> dict[Config, float]:
 
 def variants(problem: Problem, info: DeviceInfo, trials: int | None = None) -> list[Config]:
     """The variants that are tried for a problem, likely ones first."""
+    if problem.batch > 1:
+        return variants_of_batch(problem, info, trials or BATCH_TRIALS)
     rng = random.Random(f"{SEED} {problem}")
     trials = trials or (TRIALS if problem.accuracy is Grade.IEEE else GRADED_TRIALS)
     most_pooled, guessed, far = (round(share * trials) for share in (POOLED, GUESSED, FAR))
@@ -143,6 +154,22 @@ def variants(problem: Problem, info: DeviceInfo, trials: int | None = None) -> l
     chosen |= dict.fromkeys(config for config in drawn if config is not None)
     chosen |= dict.fromkeys(rng.sample(near, min(len(near), trials)))
     return list(chosen)[:trials]
+
+
+def variants_of_batch(problem: Problem, info: DeviceInfo, trials: int) -> list[Config]:
+    """The variants that are tried for a batch: what a look-up takes, also of each family, every family's default, some
+    of what is next to the first of each family, and others that a search begins with."""
+    rng, forecast = random.Random(f"{SEED} {problem}"), Forecast(problem, info)
+    expected = choices(problem, info)
+    chosen = dict.fromkeys([*expected[:CHOICES], *of_families(expected, OF_FAMILY_OF_BATCH)])
+    defaults = (family() for family in families().values() if problem.accuracy is Grade.IEEE)
+    chosen |= dict.fromkeys(config for config in defaults if serves(config, problem, info))
+    for first in of_families(expected, 1):
+        near = [config for config in forecast.ordered(neighbours(first, forecast)) if config not in chosen]
+        chosen |= dict.fromkeys([*near[:NEAR_FIRST], *rng.sample(near, min(len(near), NEAR_FIRST))])
+    left = [config for config in expected if config not in chosen]
+    chosen |= dict.fromkeys(rng.sample(left, min(len(left), max(0, trials - len(chosen)))))
+    return [*chosen]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +196,7 @@ def variants_of(job: Job) -> list[Config]:
     if not known:
         return variants(problem, info, job.trials)
     expected = choices(problem, info) if job.told is None else job.told
-    guesses = varied(list(searched(problem, info)))[:GUESSES]
+    guesses = varied(expected if problem.batch > 1 else list(searched(problem, info)))[:GUESSES]
     rng = random.Random(f"{SEED} {problem}")
     if job.elsewhere:
         others = rng.sample(known[FASTEST:], min(len(known[FASTEST:]), FAR_ELSEWHERE))
@@ -239,6 +266,7 @@ def measure(
     accuracy: Grade = Grade.IEEE,
     share: slice = slice(None),
     trials: int | None = None,
+    of_batches: bool = False,
 ) -> None:
     """Go on with a file until the time is up; `have` is a folder of packed files with other problems, or with those
     whose choices are measured, those of the file `chosen` where it is given."""
@@ -246,7 +274,7 @@ def measure(
     done = {each.problem for each in read(path)} if path.exists() else set()
     known = {each.problem: each for each in read(have)} if have else {}
     told = read_chosen(chosen) if chosen else {}
-    asked = [problem for problem in problems(accuracy)[share] if problem not in done]
+    asked = [problem for problem in (batches() if of_batches else problems(accuracy))[share] if problem not in done]
     left = [
         Job(each, info, known[each].fastest, known[each].device_key != info.key, told.get(each))
         if again
@@ -315,6 +343,7 @@ def main() -> None:
         type=int,
         help=f"variants of a new problem at most ({TRIALS}; {GRADED_TRIALS} if it need not be ieee)",
     )
+    command.add_argument("--batches", action="store_true", help="of batches")
     command.add_argument("--seconds", type=float, default=500.0)
     command.add_argument("--share", type=share_of, default=slice(None), help=SHARE_HELP)
     command.add_argument("--processes", type=int, default=max(1, len(os.sched_getaffinity(0)) - 1))
@@ -334,7 +363,8 @@ def main() -> None:
         processes, share = options.processes, options.share
         chosen = Path(options.choices) if isinstance(options.choices, str) else None
         again = options.choices is not None
-        measure(options.file, options.have, again, chosen, options.seconds, processes, accuracy, share, options.trials)
+        told = options.trials, options.batches
+        measure(options.file, options.have, again, chosen, options.seconds, processes, accuracy, share, *told)
     elif options.command == "search":
         search(options.file, options.trials, options.seconds, options.share)
     else:

@@ -10,6 +10,9 @@ choice is is judged on shapes that were left out, whole and on every device: a n
 the others. --choices writes what a look-up on --device would take for them, for `dataset.py measure --choices`.
 --unseen judges for a device by the data of the others alone. Files of types and accuracies without data stay.
 
+Batches have a ranker of their own, trees that correct for both types what is expected of them: --judge says how good it
+is, by sixths of the shapes, of which the first is left out of what ships. Their file alone fits them alone.
+
 The first of these commands makes all that ships: the rankers of `configs/ranker`, beside them the ranker of the first
 part for `regret.py`, today's figures of `regret.py` as limits, and the page `configs/ranker/README.md`. --judge writes
 none of them; with --held-out it writes the ranker of the first part alone: one part takes two minutes of a processor a
@@ -32,7 +35,7 @@ from typing import Any
 import catboost
 import numpy as np
 from numpy.typing import NDArray
-from regret import FIRST, FIRST_MEASURED, HELD_OUT, RANKERS, accept, line_of, regrets_of
+from regret import BATCHED, FIRST, FIRST_MEASURED, HELD_OUT, RANKERS, accept, line_of, of_batches, regrets_of
 from tilewright.codegen.config import Config
 from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.runtime.check.roofline import floor_us
@@ -40,6 +43,7 @@ from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Record
 from tilewright.runtime.store.store import Store
+from tilewright.tuner.choose.batches import BATCH_FEATURES, BatchRanker
 from tilewright.tuner.choose.choice import carried
 from tilewright.tuner.choose.features import FEATURES, IEEE_FEATURES, FeatureTable
 from tilewright.tuner.choose.ranker import (
@@ -50,6 +54,7 @@ from tilewright.tuner.choose.ranker import (
     decomposition_of,
     kernel_of,
     name_of,
+    shipped,
     trees_of,
 )
 from tilewright.tuner.choose.shortlist import distance
@@ -87,6 +92,10 @@ UNSURE = 1.05
 RANDOM, LARGEST, EARLY, SELDOM = 4000, 1 << 14, 32, 2
 """Number of random problems, their most rows, columns and steps of k, and the numbers that say which decompositions of
 the work pay: those among the first 32 of two problems on each device."""
+OF_BATCHES, FALL_OF_BATCHES = (400, 6, 0.15), 5.0
+"""Trees, depth and rate of what corrects the times of batches, and how fast a slow variant counts less."""
+ASIDE = 6
+"""Every sixth shape of batches is left out of their fit and judges it."""
 CORRECTED, STEEP, SELDOM_FIRST = 1000, 24.0, 1.0
 """This number of problems says how far the model of the device is off for each kernel, where one that takes e times the
 best counts exp(-24). Each counts once more as if the model were right: a kernel that is hardly ever near the best is
@@ -161,11 +170,11 @@ def fit(tuned: Sequence[Tuned]) -> dict[str, NDArray[Any]]:
     return trees | {"features": np.array(FEATURES)}
 
 
-def _trees(loss: str, count: int, depth: int, rate: float) -> catboost.CatBoost:
+def _trees(loss: str, count: int, depth: int, rate: float, share: float = 0.3) -> catboost.CatBoost:
     return catboost.CatBoost(
         {
             "loss_function": loss, "iterations": count, "depth": depth, "learning_rate": rate, "random_seed": 0,
-            "l2_leaf_reg": 1.0, "rsm": 0.3, "thread_count": 2, "verbose": False, "allow_writing_files": False,
+            "l2_leaf_reg": 1.0, "rsm": share, "thread_count": 2, "verbose": False, "allow_writing_files": False,
         }
     )  # fmt: skip
 
@@ -341,7 +350,7 @@ def slowdowns(tuned: Sequence[Tuned], ranker: Ranker) -> dict[str, Floats]:
         near = _nearest(each, records)
         if near in times:
             found["nearest"].append(times[near])
-        near = _nearest(each, [record for record in records if distance(record.problem, each.problem) <= 3])
+        near = _nearest(each, [record for record in records if distance(record.problem, each.problem, each.info) <= 3])
         if near in times and regrets:
             found["nearest, within three doublings"].append(times[near])
             found["look-up of the same"].append(regrets[FIRST_MEASURED])
@@ -357,7 +366,7 @@ def _nearest(tuned: Tuned, records: Sequence[Record]) -> Config | None:
     """The kernel of the nearest other shape that is tuned, with the same transposes if there is one."""
     problem = tuned.problem
     others = [record for record in records if record.problem != problem and record.problem.dtype is problem.dtype]
-    others.sort(key=lambda each: (each.problem.trans != problem.trans, distance(each.problem, problem)))
+    others.sort(key=lambda each: (each.problem.trans != problem.trans, distance(each.problem, problem, tuned.info)))
     fits = (carried(each.config, problem, tuned.info) for each in others)
     return next((config for config in fits if config is not None), None)
 
@@ -395,6 +404,102 @@ def judged(
         yield exported(trees, portfolio, measured), others
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TunedBatch:
+    """The trials of one batch on one device."""
+
+    trials: Trials
+    us: Floats
+    columns: NDArray[np.float32]
+    """A column of features for each variant."""
+    expected: Floats
+    """Logarithm of the microseconds that are expected without trees for batches."""
+
+    @classmethod
+    def of(cls, trials: Trials) -> "TunedBatch":
+        problem = trials.problem
+        ranker = BatchRanker(shipped(name_of(problem.dtype, Grade.IEEE)), {}, problem.dtype)
+        described = ranker.described(problem, KNOWN[trials.device_key], tuple(trials.times))
+        return cls(trials, np.array([*trials.times.values()]), *described)
+
+    @property
+    def target(self) -> Floats:
+        """Logarithms of times, but for hopeless ones."""
+        found: Floats = np.log(np.minimum(self.us, self.us.min() * math.exp(HOPELESS)))
+        return found
+
+    @property
+    def weight(self) -> Floats:
+        """The weight of each: the less the slower it is, and all together 1."""
+        counts = (self.us.min() / self.us) ** FALL_OF_BATCHES
+        found: Floats = counts / counts.sum()
+        return found
+
+
+def fit_batches(tuned: Sequence[TunedBatch]) -> dict[str, NDArray[Any]]:
+    """Arrays of the ranker of batches: trees for both types, and for each type more kernels."""
+    trees = _trees("RMSE", *OF_BATCHES, 0.2).fit(
+        catboost.Pool(
+            np.concatenate([each.columns for each in tuned], axis=1).T,
+            np.concatenate([each.target - each.expected for each in tuned]),
+            weight=np.concatenate([each.weight for each in tuned]),
+        )
+    )
+    arrays = {"features": np.array(BATCH_FEATURES)} | _exported(trees, OF_BATCHES[1], "batches")
+    arrays["devices"] = np.array(list(dict.fromkeys(each.trials.device_key for each in tuned)))
+    for dtype in dict.fromkeys(each.trials.problem.dtype for each in tuned):
+        added = _kernels_of_batches([each.trials for each in tuned if each.trials.problem.dtype is dtype])
+        arrays[f"{dtype.value} kernels"] = np.array([*map(str, added)])
+        arrays[f"{dtype.value} decompositions"] = np.array([" ".join(sorted(each)) for each in added.values()])
+        arrays[f"{dtype.value} corrections"] = np.zeros(len(added))
+        arrays[f"{dtype.value} regrets"] = np.ones(len(arrays["devices"]))
+    return arrays
+
+
+def _kernels_of_batches(found: Sequence[Trials]) -> dict[Config, set[str]]:
+    """Kernels of tiles beyond the portfolio of single products that were the fastest for a batch, or near that for
+    two, with the decompositions of the work that were."""
+    problem, info = found[0].problem, KNOWN[found[0].device_key]
+    known = {*map(str, shipped(name_of(problem.dtype, Grade.IEEE))["kernels"].tolist())}
+    near = Counter[Config]()
+    decompositions: dict[Config, set[str]] = {}
+    for each in found:
+        tiles = {config: us for config, us in each.times.items() if not config.batches_alone}
+        best = min(tiles.values())
+        good = {config for config, us in tiles.items() if us <= GOOD * best}
+        near.update({kernel_of(config) for config in good})
+        near[kernel_of(min(tiles, key=tiles.__getitem__))] += 1
+        for config in good:
+            decompositions.setdefault(kernel_of(config), {"whole"}).add(decomposition_of(config))
+    often = (base for base in sorted(near, key=str) if near[base] > 1 and str(base) not in known)
+    return {base: decompositions[base] for base in often if decomposed(base, problem.dtype, info)}
+
+
+def batches_of(found: Sequence[Trials], part: int) -> tuple[list[Trials], list[Trials]]:
+    """The batches without every sixth shape from a place on, and those of these shapes."""
+    out = set(sorted({each.problem.shape for each in found})[part::ASIDE])
+    return [e for e in found if e.problem.shape not in out], [e for e in found if e.problem.shape in out]
+
+
+def judge_batches(found: Sequence[Trials], parts: int | None, writes: bool) -> None:
+    """Judge by each part of the shapes, and write the ranker that is fitted without the first."""
+    tuned = {id(each): TunedBatch.of(each) for each in found}
+    regrets, ships, data = dict[str, list[float]](), dict[str, NDArray[Any]](), list[Trials]()
+    for part in range(ASIDE)[:parts]:
+        train, others = batches_of(found, part)
+        arrays = fit_batches([tuned[id(each)] for each in train])
+        for name, of_part in of_batches(arrays, others).items():
+            regrets.setdefault(name, []).extend(of_part)
+        if part == 0:
+            ships, data = arrays | {"left_out": np.array(sorted({each.problem.shape for each in others}))}, train
+    for dtype in DType:
+        values = [regrets.get(f"{dtype.value} on {key}: {FIRST}", [1.0]) for key in ships["devices"]]
+        ships[f"{dtype.value} regrets"] = np.array([round(float(np.quantile(each, 0.9)), 3) for each in values])
+    if writes:
+        np.savez_compressed(RANKERS / BATCHED, **ships, data=sources(data))
+    print("\n".join(itertools.starmap(line_of, regrets.items())), flush=True)
+
+
 def main() -> None:
     """Judge, fit and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -423,6 +528,8 @@ def main() -> None:
     options = parser.parse_args()
     writes = not (options.judge or options.unseen)
     measured = [each for path in options.data for each in read(path)]
+    of_many = [each for each in measured if each.problem.batch > 1]
+    measured = [each for each in measured if each.problem.batch == 1]
     everything = [Tuned.of(each) for each in with_others(measured)]
     if options.unseen and options.unseen not in {each.info.key for each in everything}:
         parser.error(f"argument --unseen: nothing was measured on {options.unseen}: give its data set as well")
@@ -456,6 +563,8 @@ def main() -> None:
             portfolio = complete(trees, portfolio_of(tuned, trees), tuned)
             data = sources(e for e in measured if (e.problem.dtype, e.problem.accuracy) == (dtype, accuracy))
             np.savez_compressed(RANKERS / name_of(dtype, accuracy), **exported(trees, portfolio, regret), data=data)
+    if of_many and not options.unseen:
+        judge_batches(of_many, options.parts, writes)
     if options.choices:
         options.choices.write_text("".join(lines))
     if writes:

@@ -19,6 +19,9 @@ A change of features, of the device model, of which rows are ranked or of how co
 once; a change of the fit shows when `fit_ranker.py` has written the files anew. --accept alone is for a change of the
 code that leaves them as they are. Rankers of other accuracies than `ieee` know too few problems for this.
 
+Batches have a ranker of their own, `configs/ranker/batches.npz`, whose fit leaves out every sixth shape for good, so
+that what ships is judged on these.
+
 Not every choice was measured. The `first choice` is judged where it was, for a third to two thirds of the problems. The
 `first measured choice`, which nearly all problems have, passes over the variants that were not. The numbers of problems
 have limits too: a look-up that prefers variants that nobody measured cannot be judged.
@@ -38,7 +41,8 @@ from numpy.typing import NDArray
 from tilewright.codegen.config import Config
 from tilewright.codegen.problem import DType
 from tilewright.runtime.device.known import KNOWN
-from tilewright.tuner.choose.ranker import Arrays, Ranker
+from tilewright.tuner.choose.batches import BATCHES, BatchRanker, of_type
+from tilewright.tuner.choose.ranker import Arrays, Ranker, name_of, shipped
 from trials import SUFFIX, Trials, choices, read
 
 RANKERS = Path(__file__).parent.parent / "configs" / "ranker"
@@ -49,6 +53,8 @@ HELD_OUT = RESULTS / "held-out"
 """Folder of a ranker for each type, with the shapes that were left out of its fit."""
 LIMITS = RESULTS / "regret.json"
 """Figures by name; those of a run must not be worse."""
+BATCHED = f"{BATCHES}.npz"
+"""File of the ranker of batches, which names the shapes that were left out of its fit."""
 FIRST, FIRST_MEASURED = "first choice, where measured", "first measured choice"
 
 Regrets = Sequence[float] | NDArray[np.float64]
@@ -81,6 +87,19 @@ def line_of(name: str, regrets: Regrets) -> str:
     return f"  {name:<32} {f['problems']:>4} shapes: {f['mean']:.3f}, p90 {f['p90']:.3f}, worst {f['worst']:.3f}"
 
 
+def of_batches(arrays: Arrays, trials: Sequence[Trials]) -> dict[str, list[float]]:
+    """The regrets of a ranker of batches by type, device and choice."""
+    regrets: dict[str, list[float]] = {}
+    for each in trials:
+        problem, info, times = each.problem, KNOWN[each.device_key], each.times
+        singles = shipped(name_of(problem.dtype, problem.accuracy))
+        ranker = BatchRanker(singles, of_type(arrays, problem.dtype), problem.dtype)
+        slowdowns = {config: us / min(times.values()) for config, us in times.items()}
+        for choice, regret in regrets_of(choices(ranker, problem, info), slowdowns).items():
+            regrets.setdefault(f"{problem.dtype.value} on {each.device_key}: {choice}", []).append(regret)
+    return regrets
+
+
 def judge(kind: str, trials: Sequence[Trials], ranker: Ranker) -> dict[str, Figures]:
     """Print and return the figures of a ranker by device and choice."""
     regrets: dict[str, dict[str, list[float]]] = {}
@@ -97,6 +116,15 @@ def judge(kind: str, trials: Sequence[Trials], ranker: Ranker) -> dict[str, Figu
         print("\n".join([name, *itertools.starmap(line_of, by_choice.items())]), flush=True)
         figures |= {f"{name}: {choice}": figures_of(values) for choice, values in by_choice.items()}
     return figures
+
+
+def judge_batches(arrays: Arrays) -> dict[str, Figures]:
+    """Print and return the figures of the ranker of batches for the shapes that were left out of its fit."""
+    shapes = frozenset(arrays["left_out"].tolist())
+    trials = [each for file in sorted(RESULTS.glob(f"*/dataset/{BATCHES}{SUFFIX}")) for each in read(file, shapes)]
+    regrets = {f"left out, batches, {name}": values for name, values in of_batches(arrays, trials).items()}
+    print("\n".join(itertools.starmap(line_of, regrets.items())), flush=True)
+    return {name: figures_of(values) for name, values in regrets.items()}
 
 
 def beyond(figures: Mapping[str, Figures], limits: Mapping[str, Figures]) -> list[str]:
@@ -119,6 +147,8 @@ def figures() -> dict[str, Figures]:
         trials = [each for file in files for each in read(file, shapes)]
         for kind, arrays in ("held out", held_out), ("shipped", dict(np.load(RANKERS / path.name))):
             found |= judge(kind, trials, Ranker(arrays, dtype))
+    if (RANKERS / BATCHED).exists():
+        found |= judge_batches(dict(np.load(RANKERS / BATCHED)))
     return found
 
 
@@ -140,7 +170,11 @@ def page(found: Mapping[str, Figures]) -> str:
         "| --- | ---: | --- | ---: | --- |",
     ]
     rankers = {path.stem: dict(np.load(path)) for path in sorted(RANKERS.glob("*.npz"))}
+    of_many = rankers.pop(BATCHES, {})
     lines += [f"| `{name}` | {' | '.join(_learned(arrays))} |" for name, arrays in rankers.items()]
+    if of_many:
+        lines += ["", *_learned_of_batches(of_many)]
+        rankers[BATCHES] = {**of_many, "devices": np.array([]), "regrets": np.array([])}
     lines += ["", "## From what", ""]
     lines += [f"- `{name}`, {line}" for name, arrays in rankers.items() for line in arrays["data"].tolist()]
     lines += [
@@ -151,6 +185,8 @@ def page(found: Mapping[str, Figures]) -> str:
         "it, all shapes in nine parts: the 90th percentile, which look-ups report as `regret`.",
         "",
     ]
+    for dtype in DType if of_many else ():
+        rankers[f"{BATCHES}, {dtype.value}"] = of_type(of_many, dtype)
     regrets = ((name, *each) for name, a in rankers.items() for each in zip(a["devices"], a["regrets"]))
     lines += [f"- `{name}` on {key}: {regret:.3f}" for name, key, regret in regrets]
     lines += [
@@ -163,6 +199,18 @@ def page(found: Mapping[str, Figures]) -> str:
     ]
     lines += [f"| {name} | {' | '.join(map(str, figures.values()))} |" for name, figures in found.items()]
     return "\n".join(lines) + "\n"
+
+
+def _learned_of_batches(arrays: Arrays) -> Iterator[str]:
+    """Lines on the ranker of batches."""
+    features = Counter(arrays["features"][arrays["batches_asked"]].ravel().tolist())
+    most = ", ".join(feature for feature, _ in features.most_common(6))
+    more = " and ".join(f"{len(arrays[f'{each.value} kernels'])} in {each.value}" for each in DType)
+    yield f"`{BATCHED}` corrects for batches what the rankers of single products, and a model of the family `small`,"
+    yield f"expect: {len(arrays['batches_leaves'])} trees for both types, which ask most often {most};"
+    yield f"and more kernels, {more}. The fit leaves out every sixth shape for good. Its data alone fit it anew:"
+    yield ""
+    yield "    python benchmarks/fit_ranker.py benchmarks/results/nvidia-h100-80gb-hbm3/dataset/batches.jsonl.xz"
 
 
 def _learned(arrays: Arrays) -> Iterator[str]:

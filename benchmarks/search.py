@@ -297,7 +297,7 @@ def main() -> None:
         "rows": rows,
     }
     options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "search.json").write_text(json.dumps(document, indent=1) + "\n")
+    (options.output / "search.json").write_text(json.dumps(document) + "\n")
     head = f"# Searches compared\n\n{document['date']}; {budget} unique valid evaluations a run; "
     head += ", ".join(f"{name} {version}" for name, version in versions().items()) + ".\n"
     head += "A share is the recording's best time over the best time found; `-` is more than the budget.\n"

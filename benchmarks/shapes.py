@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tilewright.codegen.problem import Grade, Problem
 
@@ -11,6 +11,17 @@ MOST_STEPS = 4e10
 """Multiply-adds of a drawn shape at most."""
 FEWEST_STEPS, MIDDLE_STEPS = 1e9, 1e8
 """And at least of one that is to be large, or of middle size."""
+FEWEST_ELEMENTS = 1 << 16
+"""Elements of C of a drawn batch of small products at least."""
+MOST_PRODUCTS, MOST_BATCH_BYTES = 10**6, 3e8
+"""Products of a drawn batch, and bytes of its operands in double, at most."""
+SMALL_SQUARES = (
+    *(2, 6, 7, 9, 10, 11, 13, 14, 15, 18, 19, 20, 21, 22, 23, 25, 27, 28, 30, 31, 34, 36, 40, 41, 44, 47, 50, 52, 56),
+    *(60, 63, 66, 72, 76, 80, 88, 97, 100, 104, 112, 120, 127),
+)
+"""Squares in the data set of batches."""
+TRANS, TRANS_WEIGHTS = ("nn", "nt", "tn"), (70, 15, 15)
+"""Transposes of batches, and how often each is drawn."""
 DEEPBENCH = (
     "1760x16x1760 1760x64x1760 1760x128x1760 1760x7000x1760 2048x32x2048 2048x128x2048 2048x7000x2048 2560x16x2560 "
     "2560x64x2560 2560x7000x2560 4096x32x4096 4096x128x4096 5124x9124x1760 35x8457x1760 5124x9124x2048 35x8457x2560 "
@@ -34,6 +45,53 @@ def problems(accuracy: Grade = Grade.IEEE) -> list[Problem]:
     shapes += _panels_of_odd_k(random.Random(SEED + 11), 110)
     found = (Problem.parse(shape, dtype, trans, accuracy) for shape, trans in shapes for dtype in dtypes)
     return list(dict.fromkeys(found))  # a shape may be drawn twice
+
+
+def batches() -> list[Problem]:
+    """The batches of the data set, in an order that is fair at every length: both types of a shape follow each other.
+
+    They are none of those that `batches.py` measures.
+    """
+    rng = random.Random(SEED + 12)
+    found = (
+        Problem.parse(shape, dtype, trans, batch=batch)
+        for shape, batch, trans in _batches(rng, SMALL_SQUARES, 32, 40, 28)
+        for dtype in ("float", "double")
+    )
+    return list(dict.fromkeys(found))
+
+
+def left_out() -> list[Problem]:
+    """Ten batches of each type that are drawn as those of the data set, and are none of them."""
+    rng = random.Random(SEED + 13)
+    drawn = [*_batches(rng, (10, 20, 26, 46, 75), 8, 8, 6)]
+    known = {each.shape for each in batches()}
+    shapes = [each for each in drawn if each[0] not in known]
+    return [
+        Problem.parse(shape, dtype, trans, batch=batch)
+        for place, dtype in enumerate(("float", "double"))
+        for shape, batch, trans in shapes[place:20:2]
+    ]
+
+
+def _batches(
+    rng: random.Random, squares: Sequence[int], small: int, few: int, programs: int
+) -> Iterator[tuple[str, int, str]]:
+    """Shapes, numbers of products and transposes: squares and small rectangles whose C has some ten thousand elements
+    and more, products of all sizes from two on, and long and narrow ones as programs have them."""
+    drawn = list[tuple[str, tuple[int, int]]]()
+    for shape in (*(f"{n}x{n}x{n}" for n in squares), *_drawn(rng, small, (1, 128), (1, 128), (1, 128))):
+        m, n, _ = map(int, shape.split("x"))
+        drawn.append((shape, (max(2, FEWEST_ELEMENTS // (m * n)), MOST_PRODUCTS)))
+    drawn += [(shape, (2, 256)) for shape in _drawn(rng, few, (8, 1024), (8, 1024), (8, 1024))]
+    long, head, odd = (128, 2048), (32, 128), (1, 16)
+    for sizes in ((long, long, head), (long, head, long), (head, long, long), (long, odd, long), (long, long, odd)):
+        drawn += [(shape, (8, 512)) for shape in _drawn(rng, -(-programs // 5), *sizes)]
+    rng.shuffle(drawn)
+    for shape, (low, high) in drawn:
+        one = Problem.parse(shape, "double")
+        most = min(high, int(MOST_BATCH_BYTES / one.bytes), int(MOST_STEPS / one.flops))
+        yield shape, _size(rng, low, most) if low < most else max(2, most), rng.choices(TRANS, TRANS_WEIGHTS)[0]
 
 
 def _at_first(rng: random.Random) -> Iterator[tuple[str, str]]:

@@ -25,6 +25,7 @@ from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Status
+from tilewright.tuner.choose.batches import BATCHES
 from tilewright.tuner.choose.choice import carried
 from tilewright.tuner.choose.ranker import Ranker, name_of
 from tilewright.tuner.recording.entry import Entry
@@ -97,7 +98,7 @@ def trials_of(recording: Recording, vendor_us: float | None, device_key: str) ->
 
 def line_of(trials: Trials) -> str:
     """A problem's line in a file that is not packed."""
-    row: dict[str, Any] = _names(trials.problem) | {"device": trials.device_key, "vendor_us": trials.vendor_us}
+    row = _names(trials.problem) | {"device": trials.device_key, "vendor_us": trials.vendor_us}
     row |= {"designs": [*map(str, trials.outcomes)], "us": [*map(_plain, trials.outcomes.values())]}
     return json.dumps(row) + "\n"
 
@@ -107,13 +108,17 @@ def chosen_line(problem: Problem, configs: Iterable[Config]) -> str:
     return json.dumps(_names(problem) | {"configs": [*map(str, configs)]}) + "\n"
 
 
-def _names(problem: Problem) -> dict[str, str]:
-    names = {"shape": problem.shape, "dtype": problem.dtype.value}
-    return names | {"trans": str(problem.trans), "accuracy": problem.accuracy.value}
+def _names(problem: Problem) -> dict[str, Any]:
+    names: dict[str, Any] = {"shape": problem.shape, "dtype": problem.dtype.value}
+    return names | {"trans": str(problem.trans), "accuracy": problem.accuracy.value} | _batch(problem)
+
+
+def _batch(problem: Problem) -> dict[str, Any]:
+    return {} if problem.batch == 1 else {"batch": problem.batch}
 
 
 def _problem(row: Mapping[str, Any]) -> Problem:
-    return Problem.parse(row["shape"], row["dtype"], row["trans"], row["accuracy"])
+    return Problem.parse(row["shape"], row["dtype"], row["trans"], row["accuracy"], batch=row.get("batch", 1))
 
 
 def read_chosen(path: Path) -> dict[Problem, tuple[Config, ...]]:
@@ -152,8 +157,8 @@ def read(path: Path, shapes: Container[str] | None = None) -> Iterator[Trials]:
 
 
 def pack(paths: Sequence[Path], folder: Path) -> None:
-    """Write a packed file for each type and accuracy, the same bytes for the same trials. Raises ValueError for those
-    of two devices."""
+    """Write a packed file for each type and accuracy, and one for batches, the same bytes for the same trials. Raises
+    ValueError for those of two devices."""
     folder.mkdir(parents=True, exist_ok=True)
     by_problem: dict[Problem, Trials] = {}
     for each in (each for path in paths for each in read(path)):
@@ -163,23 +168,26 @@ def pack(paths: Sequence[Path], folder: Path) -> None:
         by_problem[each.problem] = before.with_more(each) if before else each
     by_kind: dict[str, list[Trials]] = {}
     for each in by_problem.values():
-        by_kind.setdefault(name_of(each.problem.dtype, each.problem.accuracy), []).append(each)
+        kind = name_of(each.problem.dtype, each.problem.accuracy) if each.problem.batch == 1 else BATCHES
+        by_kind.setdefault(kind, []).append(each)
     for kind, trials in by_kind.items():
         data = lzma.compress(packed(trials), preset=9 | lzma.PRESET_EXTREME)
         (folder / f"{kind}{SUFFIX}").write_bytes(data)
 
 
 def packed(trials: Sequence[Trials]) -> bytes:
-    """A packed file of one device, type and accuracy, before it is compressed."""
+    """A packed file of one device, type and accuracy, or of batches, before it is compressed: a batch of another type
+    than the head's says its own."""
     texts = {config: str(config) for each in trials for config in each.outcomes}
     designs = sorted(texts.values())
     place = {text: i for i, text in enumerate(designs)}
     problem, device_key = trials[0].problem, trials[0].device_key
     head = {"device": device_key, "dtype": problem.dtype.value, "accuracy": problem.accuracy.value, "designs": designs}
     rows: list[dict[str, Any]] = [head]
-    for each in sorted(trials, key=lambda each: (each.problem.shape, each.problem.trans)):
+    for each in sorted(trials, key=lambda each: (each.problem.shape, each.problem.trans, each.problem.batch)):
         outcomes = sorted((place[texts[config]], us) for config, us in each.outcomes.items())
-        row = {"shape": each.problem.shape, "trans": str(each.problem.trans)}
+        row = {"shape": each.problem.shape, "trans": str(each.problem.trans)} | _batch(each.problem)
+        row |= {} if each.problem.dtype is problem.dtype else {"dtype": each.problem.dtype.value}
         row |= {"vendor_us": each.vendor_us and _plain(each.vendor_us, 5)}
         row |= {"designs": [i for i, _ in outcomes], "us": [_plain(us, 5) for _, us in outcomes]}
         rows.append(row)

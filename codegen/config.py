@@ -255,15 +255,6 @@ class Config:
         """Figures of an instance's inner loop, for a model of the device."""
         return Cost()
 
-    def expected_us(self, problem: Problem, target: Target) -> float | None:
-        """Microseconds of a problem by a model of the family's own; None where a model of the device has them."""
-        return None
-
-    @classmethod
-    def likely(cls, problem: Problem, target: Target) -> "Sequence[Config]":
-        """The configs that such a model expects to be fast, the fastest first; none where there is no such model."""
-        return ()
-
     @property
     def k_innermost(self) -> tuple[int, int]:
         """Whether k is innermost in shared memory for A and B whose stored rows run along k: 1 where it is, 0 where

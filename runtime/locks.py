@@ -8,8 +8,8 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from ..codegen.errors import LaunchError
@@ -79,3 +79,21 @@ class CachedProperty(functools.cached_property[T]):
     def __init__(self, func: Callable[[Any], T]) -> None:
         super().__init__(func)
         self.lock = nullcontext()
+
+
+_one_thread = Lock()
+"""Lock of the process's limit to one thread."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep BLAS and OpenMP to one thread within a `with` block.
+
+    Threads take turns with such blocks: the limit belongs to the process, and the end of one thread's block would
+    restore a limit that another thread had set.
+    """
+    from threadpoolctl import ThreadpoolController  # few programs time NumPy
+
+    nested = _one_thread.held()
+    with _one_thread.shared(), nullcontext() if nested else ThreadpoolController().limit(limits=1):
+        yield

@@ -8,6 +8,7 @@ from multiprocessing import util
 from pathlib import Path
 
 import pytest
+from commands import Run, caller
 from quick import compiled, precompiled
 from tilewright.runtime.device import host_compiler, launcher
 from tilewright.runtime.product import kernel
@@ -107,3 +108,9 @@ def own_folders(tmp_path: Path, session_cache: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("TILEWRIGHT_VENDOR", "never")  # products of the processor are by our kernels, not by NumPy
     yield store
     assert os.environ["TILEWRIGHT_STORE"] == str(store)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Call `tilewright` with arguments, in this process."""
+    return caller(capsys)

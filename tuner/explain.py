@@ -63,7 +63,7 @@ def explain(problem: Problem, info: DeviceInfo, shelf: Store, spaces: Path | Non
     records = tuple(shelf.records())
     lookup = shelf.lookup(info, problem, look_up)
     like = (each for each in records if each.device == info.key and _serves(each.problem, problem))
-    near = sorted(((record, distance(record.problem, problem)) for record in like), key=lambda pair: pair[1])
+    near = sorted(((record, distance(record.problem, problem, info)) for record in like), key=lambda pair: pair[1])
     ranked = shortlist(problem, info, records, ENTRIES)
     likely, choices = [choice.config for choice in ranked], read_spaces(spaces)
     allowed = candidates(Forecast(problem, info), choices, likely, likely if spaces is None else ()).configs
@@ -108,10 +108,13 @@ def _why(
     begin = f"there is no record of this product on {info.key}"
     if reason:
         begin = f"the record of this product on {info.key} does not serve it, as it requires that {reason}"
+    if lookup.record is not None and lookup.of_class:
+        return f"{begin}; that of {lookup.record.problem.batch:,} products serves it, as both batches fill the device"
     if lookup.record is not None:
-        away = distance(lookup.record.problem, problem)
-        text = f"the nearest one that serves it was tuned for {lookup.record.problem.shape}"
-        return f"{begin}; {text}, {away:.2f} doublings of m, n and k away"
+        away = distance(lookup.record.problem, problem, info)
+        text = f"the nearest one that serves it was tuned for {lookup.record.problem.title}"
+        sizes = "m, n and k" if problem.batch == 1 else "m, n, k and the batch"
+        return f"{begin}; {text}, {away:.2f} doublings of {sizes} away"
     if lookup.sibling is not None:
         same = lookup.sibling.problem == problem
         text = f"{begin}; it runs as tuned {'' if same else f'for {lookup.sibling.problem.shape} '}on"

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from ...codegen.problem import Problem
 from ..device.protocol import Device, Launch, Operand
-from ..locks import CachedProperty
+from ..locks import CachedProperty, one_thread
 from ..product.arguments import operand_of
 from ..store.record import Measurement
-from .threads import one_thread
 from .verify import place
 
 Name = TypeVar("Name", bound=Hashable)

@@ -238,8 +238,8 @@ def load_on(
     """The kernel of `Library.load` on an open device; without `faster` it is one of ours. `loaded` is called with each
     product that is loaded. Raises as `Library.load` does."""
     looked_up = store.lookup(device.info, problem, ranking)
-    unmeasured = looked_up.origin != "exact" and not problem.ragged
-    if measure is not None and unmeasured and min(problem.m, problem.n, problem.k) > 0:
+    tuned = looked_up.origin == "exact" or looked_up.of_class or problem.ragged
+    if measure is not None and not tuned and min(problem.m, problem.n, problem.k) > 0:
         looked_up = measure(device, problem, store, looked_up)
     own = OwnKernel(device, problem, looked_up, partial(_checked, device, store))
     transposed = partial(load_on, device, problem.transposed, store, ranking, measure, faster, loaded)

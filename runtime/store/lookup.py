@@ -1,13 +1,47 @@
-"""Result of a look-up: the config for a problem on a device, and its origin."""
+"""Result of a look-up: the config for a problem on a device, and its origin; and the size class of a batch."""
 
+import enum
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...codegen.bundle import Served
 from ...codegen.config import Config
 from ...codegen.problem import Problem
 from ..device.protocol import DeviceInfo
 from .record import Record
+
+_FILLING = 1 << 15
+"""Elements of C for each SM of a device, eight tiles of 64 x 64, from which on a batch fills it. From there on a kernel
+is as fast a product as others whatever the number of products: docs/experiments/batches.md has the measurement."""
+
+
+class BatchClass(enum.StrEnum):
+    """Size class of a batch on a device."""
+
+    ONE = "one"
+    """A single product."""
+    FEW = "few"
+    """Products that do not fill the device: how many they are decides which kernel is fast."""
+    FULL = "full"
+    """Products that fill the device: a record of any number of them serves all others."""
+
+    @classmethod
+    def of(cls, problem: Problem, info: DeviceInfo) -> "BatchClass":
+        """The class of a problem on a device."""
+        if problem.batch == 1:
+            return cls.ONE
+        return cls.FULL if problem.batch >= filling(problem.m * problem.n, info) else cls.FEW
+
+
+def filling(elements: int, info: DeviceInfo) -> int:
+    """Number of products that fill a device, of which each has so many elements of C."""
+    return max(2, -(-_FILLING * info.sm_count // max(1, elements)))
+
+
+def alike(tuned: Problem, problem: Problem, info: DeviceInfo) -> bool:
+    """Whether two problems differ in their batches alone, and both fill the device."""
+    same = replace(tuned, batch=problem.batch) == problem
+    return same and BatchClass.of(tuned, info) is BatchClass.of(problem, info) is BatchClass.FULL
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +61,9 @@ class LookupResult:
     that was not measured."""
     sibling: Record | None = None
     """Record of a like device that the config comes from; its times are not this device's."""
+    of_class: bool = False
+    """Whether the record is of the same product in another batch of its class, so that nothing is measured at first
+    use."""
 
     @property
     def taken_from(self) -> str:

@@ -171,6 +171,22 @@ class TestLookUp:
         assert f"expected: {figure(lookup['expected_us'])} us, " in out
         assert "near records, doublings away: 1000x1000x1000 (0.14), " in out
 
+    def test_of_batches(self, run: Run) -> None:
+        tuned = Problem(16, 16, 16, batch=100_000)
+        config = parse("small:4x4x4,block_threads=64")
+        Store().keep(make(9.0, tuned, config, "nvidia-h100-80gb-hbm3"))
+        Store().keep(make(2.0, replace(tuned, batch=1_000), config, "nvidia-h100-80gb-hbm3"))
+        begin = "there is no record of this product on nvidia-h100-80gb-hbm3; "
+        for batch, tuned_for, why in (
+            (90_000, 100_000, "that of 100,000 products serves it, as both batches fill the device"),
+            (1_100, 1_000, "the nearest one that serves it was tuned for 16x16x16 x1000, 0.14 doublings of m, n, k and "
+             "the batch away"),
+        ):  # fmt: skip
+            asked = "--shape", "16", "--batch", str(batch), "--device-key", "nvidia-h100-80gb-hbm3"
+            lookup = self.told(run, *asked)
+            assert (lookup["origin"], lookup["from"]) == ("predicted", f"16x16x16 x{tuned_for}")
+            assert lookup["why"] == begin + why
+
     def test_what_goes_to_the_vendors_library(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.told(run, "--shape", "4096", *ON_H200)["vendor"] is None
         with monkeypatch.context() as patched:

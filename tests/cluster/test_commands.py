@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import Run, caller
+from commands import Run
 
 SUITE = ("tune", "--shape", "8", "--shape", "9")
 KEYS = ("--tls-ca-file", "none.pem", "--tls-cert", __file__, "--tls-key", __file__)
@@ -22,11 +22,6 @@ real = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == "distributed" else real(name, *rest)
 app.main(sys.argv[1:])
 """
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    return caller(capsys)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from emitted import COMPILER, SHARED_K, TESTED, Program, Row, built, built_once, passes, program, run, served
 from emitted import TMA as BY_TMA
-from targets import TYPICAL
+from quick import TYPICAL
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.emit import Layout, emit
 from tilewright.codegen.emitted import Emitted

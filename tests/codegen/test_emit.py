@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from emitted import KERNELS, SHARED_K, TMA
-from targets import TYPICAL
+from quick import TYPICAL
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.emit import Layout, emit
 from tilewright.codegen.emitted import Emitted

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from emitted import FAKE, KERNELS, SERVED, SHARED_K, TMA, run
 from emitted import passes as compiled
-from targets import TYPICAL
+from quick import TYPICAL
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.emit import Layout, emit
 from tilewright.codegen.emitted import Emitted

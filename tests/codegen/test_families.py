@@ -1,7 +1,7 @@
 """Families and their rules: what is refused, and what the reason says."""
 
 import pytest
-from targets import TYPICAL
+from quick import TYPICAL
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ConfigError

@@ -5,7 +5,7 @@ import random
 from functools import cache
 
 import pytest
-from targets import TYPICAL
+from quick import TYPICAL
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ConfigError
 from tilewright.codegen.families import parse

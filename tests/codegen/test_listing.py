@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from targets import TYPICAL
+from quick import TYPICAL
 from tilewright.codegen.families import families, parse
 from tilewright.codegen.legality import Rule, rules_of
 from tilewright.codegen.listing import keeping, legal_configs, open_rules

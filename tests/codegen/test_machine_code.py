@@ -7,7 +7,7 @@ import machine_code
 import pytest
 from machine_code import GOLDEN, TARGET, Entry, Golden, current, difference, is_legal, text_digest
 from nvrtc import TARGETS, MachineCode, Row, assert_as_predicted, assert_facts_as_predicted, variants
-from targets import TYPICAL
+from quick import TYPICAL
 from tilewright.codegen.config import Config
 from tilewright.codegen.legality import serves
 from tilewright.codegen.mechanisms.blocked import registers_held_to

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from emitted import COMPILER, FAKE, HEADERS, KERNELS, TMA, one_unit, passes, served
 from machine_code import labelled
-from quick import together
-from targets import TYPICAL
+from quick import TYPICAL, together
 from tilewright.codegen.emit import Layout, emit
 from tilewright.codegen.emitted import Emitted
 from tilewright.codegen.families import family_named, parse

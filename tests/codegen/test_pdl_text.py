@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from targets import TYPICAL
+from quick import TYPICAL
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.config import Config
 from tilewright.codegen.emit import emit

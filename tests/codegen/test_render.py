@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from jinja2 import UndefinedError
-from targets import TYPICAL
+from quick import TYPICAL
 from tilewright.codegen.config import Config
 from tilewright.codegen.environment import environment, tidy
 from tilewright.codegen.errors import ConfigError

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from nvrtc import TARGETS, Row, assert_as_predicted
 from planted import Fault
 from products import places_read
+from quick import TYPICAL
 from search_spaces import tried
-from targets import TYPICAL
 from tilewright.codegen.families import parse
 from tilewright.codegen.leaf import Edge
 from tilewright.codegen.legality import fitted, rejections, serves

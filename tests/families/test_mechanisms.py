@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from planted import PARTS, Planted, assert_caught
 from products import SCALARS, TRANS, QuickDevice, check, guarded, on_device, sized
-from quick import compile_together
+from quick import TYPICAL, compile_together
 from search_spaces import H200
-from targets import TYPICAL
 from tilewright.codegen.fit import Fit
 from tilewright.codegen.legality import fitted, rejections
 from tilewright.codegen.mechanisms.blocked import registers_for

@@ -8,8 +8,8 @@ import pytest
 from conformance import KernelConformance, Refusal
 from nvrtc import TARGETS, Row, assert_as_predicted
 from planted import Fault, Shape
+from quick import TYPICAL
 from search_spaces import tried
-from targets import TYPICAL
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import parse
 from tilewright.codegen.legality import fitted, rejections, serves

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from products import SCALARS, TRANS, QuickDevice, check_batch, exact, integers
-from quick import compile_together
-from targets import TYPICAL
+from quick import TYPICAL, compile_together
 from tilewright.codegen.errors import ConfigError
 from tilewright.codegen.families import parse
 from tilewright.codegen.legality import rejections

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from nvrtc import Row, assert_as_predicted
 from planted import Fault, Shape
 from products import TRANS, QuickDevice, guarded, in_the_norm, instance, integers, places_read, run
+from quick import TYPICAL
 from search_spaces import tried
-from targets import TYPICAL
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import parse
 from tilewright.codegen.fit import Fit

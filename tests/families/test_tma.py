@@ -8,8 +8,7 @@ import pytest
 from conformance import KernelConformance, Refusal
 from planted import Fault, Shape
 from products import SCALARS, TRANS, bits, check, check_sizes, sized
-from quick import compile_together
-from targets import TYPICAL
+from quick import TYPICAL, compile_together
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.config import Config

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import tilewright
-from targets import TYPICAL
+from quick import TYPICAL
 from tilewright.codegen.errors import (
     ArgumentTypeError,
     CaptureError,

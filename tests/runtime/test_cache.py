@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from compilers import IMAGE, SOURCE, FakeCompiler, entry, leftovers
-from targets import TYPICAL
+from quick import TYPICAL
 from tilewright.codegen.environment import environment
 from tilewright.codegen.errors import CompileError, DeviceError
 from tilewright.codegen.families import parse

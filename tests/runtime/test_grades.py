@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tilewright
+from quick import TYPICAL
 from stored import make
-from targets import TYPICAL
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.emit import emit
 from tilewright.codegen.errors import ArgumentTypeError, ConfigError

@@ -178,7 +178,7 @@ class TestProblem:
     def test_no_other_function_takes_it(self) -> None:
         problem = Problem(90, 12, 20, batch=6, ragged="m")
         for take in (tilewright.load, tilewright.prepare, tilewright.emit, tilewright.tune):
-            with pytest.raises(ConfigError, match="only tilewright.grouped_matmul multiplies groups: pass its sizes"):
+            with pytest.raises(ConfigError, match=r"only tilewright\.grouped_matmul multiplies groups: pass its sizes"):
                 take(problem)  # type: ignore[operator]
 
     def test_a_dimension_that_is_none(self) -> None:

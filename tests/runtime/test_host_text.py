@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from machine_code import GOLDEN, Golden
-from targets import TYPICAL
+from quick import TYPICAL
 from tilewright.codegen.errors import CompileError
 from tilewright.codegen.families import parse
 from tilewright.codegen.fit import Fit

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tilewright
 from commands import caller
+from quick import TYPICAL
 from stored import make
-from targets import TYPICAL
 from tilewright.codegen.errors import ConfigError
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem

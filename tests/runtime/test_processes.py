@@ -16,12 +16,11 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from tilewright.codegen.errors import LaunchError
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.check.threads import one_thread
 from tilewright.runtime.check.timing import Timer
 from tilewright.runtime.device import host
 from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.device.protocol import Launch, Operand
-from tilewright.runtime.locks import Lock
+from tilewright.runtime.locks import Lock, one_thread
 from tilewright.runtime.product.gemm import Gemm
 from tilewright.runtime.product.kernel import prepare
 from tilewright.runtime.product.vendor import OwnKernel

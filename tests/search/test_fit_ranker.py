@@ -3,7 +3,7 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -204,3 +204,49 @@ def test_all_of_a_portfolio_brings_problems_nearer_to_their_best(fitting: Module
         )
     assert costs == sorted(costs, reverse=True)
     assert costs[-1] < costs[0]
+
+
+@pytest.fixture
+def batches(fitting: ModuleType, monkeypatch: pytest.MonkeyPatch) -> dict[Problem, dict[Config, float]]:
+    """Times of the first choices for batches in both types: kernels of tiles take 20 us and more, the others 30. One
+    kernel that look-ups do not know is the fastest of all float batches."""
+    shapes = [f"{n}x{n + 8}x{n + 3}" for n in range(20, 32)]
+    rare = parse("simt:16x48x8,thread=2x4")
+    found = dict[Problem, dict[Config, float]]()
+    for problem in (Problem.parse(shape, dtype, batch=700) for shape in shapes for dtype in DType):
+        configs = [each.config for each in Forecast(problem, KNOWN[DEVICES[1]]).choices(60)]
+        times = {config: (30.0 if config.batches_alone else 20.0) + i / 10 for i, config in enumerate(configs)}
+        found[problem] = {rare: 18.0, **times} if problem.dtype is DType.FLOAT else times
+    trees = {"asked": [[0]], "above": [[0.0]], "leaves": [[0, 0]]}
+    made = {f"batches_{name}": np.array(values) for name, values in trees.items()}
+    monkeypatch.setattr(fitting, "_trees", lambda *settings: SimpleNamespace(fit=lambda pool: pool))
+    monkeypatch.setattr(fitting, "_exported", lambda model, depth, name: made)
+    fitting.catboost.Pool = lambda *data, **more: data
+    return found
+
+
+def test_batches_have_a_ranker_of_their_own(
+    fitting: ModuleType, batches: dict[Problem, dict[Config, float]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    trials = __import__("trials")
+    path, packed = tmp_path / "measured.jsonl", tmp_path / "packed"
+    path.write_text("".join(trials.line_of(trials.Trials(p, times, 50.0, DEVICES[1])) for p, times in batches.items()))
+    trials.pack([path], packed)
+    assert [each.name for each in packed.iterdir()] == ["batches.jsonl.xz"]
+    found = list(trials.read(packed))
+    assert {each.problem: dict(each.times) for each in found} == batches
+    run(fitting, monkeypatch, str(packed), "--judge")
+    out = capsys.readouterr().out
+    assert all(f"{dtype.value} on {DEVICES[1]}: first measured choice" in out for dtype in DType)
+    assert [path.name for path in fitting.RANKERS.iterdir()] == ["double.npz"]  # nothing was written
+    monkeypatch.setattr(fitting, "accept", lambda: None)
+    run(fitting, monkeypatch, str(packed), "--parts", "1")
+    written = dict(np.load(fitting.RANKERS / "batches.npz"))
+    train, others = fitting.batches_of(found, 0)
+    assert written["left_out"].tolist() == sorted({each.problem.shape for each in others})
+    assert not {each.problem.shape for each in train} & set(written["left_out"])
+    assert len(train) + len(others) == len(found)
+    assert "simt:16x48x8,thread=2x4" in written["float kernels"]
+    assert not set(written["float kernels"]) & set(shipped("float")["kernels"])
+    assert all(1 <= regret < 2 for dtype in DType for regret in written[f"{dtype.value} regrets"])

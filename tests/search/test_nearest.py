@@ -1,12 +1,13 @@
 """Tests of the kernels that run where nothing was tuned."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from quick import TYPICAL
 from search_spaces import H200, on
-from targets import TYPICAL
 from tilewright.codegen.arch import ARCHES, Arch
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import parse
@@ -14,6 +15,7 @@ from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.device.known import KNOWN, typical
 from tilewright.runtime.device.protocol import DeviceInfo
+from tilewright.runtime.store.lookup import BatchClass
 from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.choose.choice import carried
@@ -156,3 +158,54 @@ def configs_of(info: DeviceInfo, family: str) -> list[Config]:
     ranker = ranker_of(DType.DOUBLE)
     assert ranker is not None
     return [config for config in ranker.table(info).configs if config.family == family]
+
+
+H100 = KNOWN["nvidia-h100-80gb-hbm3"]
+SMALL = parse("small:4x4x4,block_threads=64")
+
+
+@pytest.mark.parametrize(
+    ("shape", "key", "least"),
+    [
+        ("16", "nvidia-h100-80gb-hbm3", 16_896),
+        ("16", "tesla-t4", 5_120),
+        ("3", "nvidia-h100-80gb-hbm3", 480_598),
+        ("2048x2048x64", "nvidia-h100-80gb-hbm3", 2),
+    ],
+)
+def test_a_batch_fills_a_device_with_so_many_elements_of_c_for_each_sm(shape: str, key: str, least: int) -> None:
+    classes = [BatchClass.of(Problem.parse(shape, batch=batch), KNOWN[key]) for batch in (1, least, max(least - 1, 1))]
+    assert classes == [BatchClass.ONE, BatchClass.FULL, BatchClass.FEW if least > 2 else BatchClass.ONE]
+
+
+def test_a_record_of_a_batch_that_fills_the_device_serves_all_others_that_do() -> None:
+    problem = Problem(16, 16, 16, batch=90_000)
+    records = [record(replace(problem, batch=batch), SMALL, H100.key) for batch in (20_000, 100_000, 900_000)]
+    for batch, nearest in ((90_000, 1), (17_000, 0), (2**31 - 1, 2)):
+        result = look_up(replace(problem, batch=batch), H100, records)
+        assert result is not None
+        assert (result.record, result.config, result.of_class) == (records[nearest], SMALL, True)
+    for few in (replace(problem, batch=1_000), replace(problem, batch=1), replace(problem, k=18)):
+        result = look_up(few, H100, records)
+        assert result is not None
+        assert not result.of_class
+
+
+def test_a_record_of_few_products_serves_a_fifth_more_or_fewer() -> None:
+    tuned = Problem(16, 16, 16, batch=1_000)
+    records = [record(tuned, SMALL, H100.key)]
+    for batch, serves_it in ((1_150, True), (850, True), (1_250, False), (100, False)):
+        result = look_up(replace(tuned, batch=batch), H100, records)
+        assert result is not None
+        assert (result.record is records[0], result.of_class) == (serves_it, False), batch
+
+
+def test_batches_of_one_class_have_records_of_their_own(tmp_path: Path) -> None:
+    problems = [Problem(16, 16, 16, batch=batch) for batch in (90_000, 100_000)]
+    store = Store(tmp_path)
+    for problem in problems:
+        assert store.keep(record(problem, SMALL, H100.key))
+    found = [store.lookup(H100, problem, look_up) for problem in problems]
+    assert [(each.origin, each.record and each.record.problem) for each in found] == [
+        ("exact", problem) for problem in problems
+    ]

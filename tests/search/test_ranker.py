@@ -14,6 +14,8 @@ import pytest
 import tilewright
 from counted import calls
 from tilewright.codegen.arch import ARCHES
+from tilewright.codegen.families import parse
+from tilewright.codegen.families.small import shared_elements
 from tilewright.codegen.leaf import Mode
 from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import DType, Problem
@@ -23,6 +25,7 @@ from tilewright.runtime.device.known import KNOWN, typical
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.choose import model
+from tilewright.tuner.choose.batches import RANKED, BatchRanker, likely, limits, ways
 from tilewright.tuner.choose.features import FEATURES
 from tilewright.tuner.choose.features import FeatureTable as Table
 from tilewright.tuner.choose.forecast import Forecast
@@ -439,3 +442,92 @@ def test_a_look_up_of_an_unknown_shape_is_short() -> None:
         store.lookup(H200, problem, look_up)
         times.append(time.thread_time() - begin)
     assert sorted(times[40:])[20] < 4e-3
+
+
+H100 = KNOWN["nvidia-h100-80gb-hbm3"]
+
+
+@pytest.mark.parametrize("info", [H100, KNOWN["tesla-t4"], KNOWN["nvidia-geforce-rtx-4090"]], ids=lambda info: info.key)
+@pytest.mark.parametrize("accuracy", ["ieee", "normwise"])
+@DTYPES
+def test_choices_for_batches_serve_and_are_in_the_order_of_their_times(
+    dtype: DType, accuracy: str, info: DeviceInfo
+) -> None:
+    if dtype is DType.DOUBLE and accuracy != "ieee":
+        pytest.skip("double is always ieee")
+    for shape, trans, batch in (("3", "nn", 10**6), ("20x7x33", "tn", 900), ("130x64x500", "nt", 40)):
+        forecast = Forecast(Problem.parse(shape, dtype, trans, accuracy, batch=batch), info)
+        result = forecast.choices(24)
+        assert len(result) == 24
+        assert all(serves(each.config, forecast.problem, info) for each in result)
+        times = [each.expected_us or 0.0 for each in result]
+        if accuracy == "ieee":  # what a finer accuracy's ranker expects counts a tenth more
+            assert times == sorted(times)
+        assert min(times) > 0
+        assert any(each.config.family == "small" for each in result) or shape != "3"
+        again = forecast.us([each.config for each in result])
+        small = [place for place, each in enumerate(result) if each.config.family == "small"]
+        assert [again[place] for place in small] == pytest.approx([times[place] for place in small], rel=1e-3)
+
+
+def made_up(less: int) -> BatchRanker:
+    """A ranker whose one tree has kernels of `small` take so many ten-thousandths less, as logarithms."""
+    tree = {"asked": [[0]], "above": [[-0.5]], "leaves": [[0, -less]]}
+    more: dict[str, object] = {"features": ["matrices"], "devices": [H100.key], "regrets": [1.25]}
+    more |= {f"batches_{name}": values for name, values in tree.items()}
+    more |= {"kernels": ["simt:16x48x8,thread=2x4"], "decompositions": ["whole"], "corrections": [0.0]}
+    return BatchRanker(shipped("float"), {name: np.array(values) for name, values in more.items()}, DType.FLOAT)
+
+
+def test_trees_of_batches_correct_what_is_expected() -> None:
+    problem = Problem.parse("40", batch=3000)
+    plain, never, always = (made_up(less) for less in (0, -50_000, 50_000))
+    configs = [parse(text) for text in ("small:1x4x4,block_threads=128", "simt:32x32x16", "small:2x2x2")]
+    before = plain.log_times(problem, H100, configs)
+    after = always.log_times(problem, H100, configs)
+    assert after - before == pytest.approx([-5, 0, -5])
+    families = [next(each.ranked(problem, H100)).config.family for each in (never, always)]
+    assert families == ["simt", "small"]
+    assert parse("simt:16x48x8,thread=2x4") in always.portfolio
+    assert [always.regret_of(problem, each) for each in (H100, H200)] == [1.25, None]
+
+
+def test_a_batch_takes_at_least_as_long_as_its_ctas_take_to_start() -> None:
+    configs = [parse("simt:16x16x8,thread=2"), parse("simt:64x64x16")]
+    problem = Problem.parse("3", batch=10**6)
+    expected = np.exp(made_up(0).log_times(problem, H100, configs))
+    one = np.exp(made_up(0).log_times(replace(problem, batch=2), H100, configs))
+    assert min(expected) >= 1250.0
+    assert max(one) < 5.0
+
+
+@pytest.mark.parametrize("trans", ["nn", "nt", "tn", "tt"])
+@DTYPES
+def test_ways_are_the_words_of_one_bank_that_a_warp_reads_at_a_time(dtype: DType, trans: str) -> None:
+    problem = Problem.parse("5x7x6", dtype, trans, batch=1000)
+    variants = np.array([[8, 2, 3, 64], [16, 5, 1, 128], [1, 1, 1, 64], [4, 3, 7, 64]])
+    lanes = 32 if dtype is DType.FLOAT else 16
+    wanted = []
+    for _, thread_m, thread_n, _ in variants.tolist():
+        rows, cols = math.ceil(5 / thread_m), math.ceil(7 / thread_n)
+        banks: list[dict[int, set[int]]] = [{}, {}]
+        for lane in range(lanes):
+            product, item = divmod(lane, rows * cols)
+            row, col = min(item // cols * thread_m, 4), min(item % cols, 6)
+            for which, (stored, first, second) in enumerate(((problem.stored_a, row, 0), (problem.stored_b, 0, col))):
+                along, across = (second, first) if trans[which] == "t" else (first, second)
+                place = product * shared_elements(*stored) + along * (stored[1] | 1) + across
+                banks[which].setdefault(place % lanes, set()).add(place)
+        wanted.append([max(map(len, each.values())) for each in banks])
+    assert np.array(ways(problem, variants)).T.tolist() == wanted
+
+
+def test_likely_variants_of_small_matrices_fit_and_are_in_order() -> None:
+    problem = Problem.parse("17", "double", batch=50_000)
+    found = likely(problem, H100)
+    times = limits(problem, H100, found)["us"]
+    assert len(found) == RANKED
+    assert (np.diff(times) >= 0).all()
+    twice = limits(replace(problem, batch=100_000), H100, found)["us"]
+    assert (twice > times).all()
+    assert len(likely(replace(problem, k=129), H100)) == 0

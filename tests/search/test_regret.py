@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.device.known import KNOWN
+from tilewright.tuner.choose.forecast import Forecast
 from tilewright.tuner.choose.ranker import Ranker, shipped
 
 ROOT = Path(__file__).parents[2]
@@ -89,6 +90,27 @@ def test_what_is_judged_has_limits_and_what_has_limits_is_judged(regret: ModuleT
     assert regret.beyond({"a": figures}, {}) == ["a has no limit"]
     for now in ({}, {"a": none}):
         assert regret.beyond(now, {"a": figures}) == ["a: problems 0, the limit is 1"]
+
+
+def test_batches_are_judged_on_shapes_that_were_left_out_of_the_fit(
+    regret: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trials, device = __import__("trials"), KNOWN["nvidia-h100-80gb-hbm3"]
+    problems = [Problem.parse(shape, dtype, batch=900) for shape in ("20x28x23", "300") for dtype in DType]
+    lines = list[str]()
+    for problem in problems:
+        first, second, *_ = (each.config for each in Forecast(problem, device).choices(9))
+        times = {first: 15.0 if problem.dtype is DType.FLOAT else 10.0, second: 10.0}
+        lines.append(trials.line_of(trials.Trials(problem, times, None, device.key)))
+    (tmp_path / "trials.jsonl").write_text("".join(lines))
+    trials.pack([tmp_path / "trials.jsonl"], tmp_path / "any" / "dataset")
+    monkeypatch.setattr(regret, "RESULTS", tmp_path)
+    for left_out, count in ((["20x28x23", "300x300x300"], 2), (["20x28x23"], 1)):
+        found = regret.judge_batches({**shipped("batches"), "left_out": np.array(left_out)})
+        for dtype, mean in (("float", 1.5), ("double", 1.0)):
+            for choice in (regret.FIRST, regret.FIRST_MEASURED):
+                figures = found[f"left out, batches, {dtype} on {device.key}: {choice}"]
+                assert (figures["problems"], figures["mean"]) == (count, mean)
 
 
 def test_the_page_says_what_ships_and_how_good_it_is(regret: ModuleType) -> None:

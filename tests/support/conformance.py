@@ -28,8 +28,7 @@ from products import (
     sized,
     with_infinity,
 )
-from quick import compile_together
-from targets import TYPICAL
+from quick import TYPICAL, compile_together
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.config import Config
 from tilewright.codegen.emit import emit

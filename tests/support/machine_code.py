@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from nvrtc import MachineCode, compiled, variants
-from targets import TYPICAL
+from quick import TYPICAL
 from tilewright.codegen.errors import ConfigError
 from tilewright.codegen.fit import Fit
 from tilewright.codegen.legality import fitted, serves

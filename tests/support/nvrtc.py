@@ -21,8 +21,8 @@ from io import BytesIO
 from typing import Any
 
 from elftools.elf.elffile import ELFFile
+from quick import TYPICAL
 from search_spaces import tried
-from targets import TYPICAL
 from tilewright.codegen.config import Config
 from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import DType, Grade, Problem

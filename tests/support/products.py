@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from quick import QuickCompiler, compiled, together
-from targets import TYPICAL
+from quick import TYPICAL, QuickCompiler, compiled, together
 from tilewright.codegen.batch import Strides
 from tilewright.codegen.config import Config
 from tilewright.codegen.fit import Fit

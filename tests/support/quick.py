@@ -1,4 +1,5 @@
-"""Ways to have kernels compiled for the host in less time: headers read once, little optimization, many at once."""
+"""Ways to have kernels compiled for the host in less time: headers read once, little optimization, many at once; and a
+target of each architecture, for tests that care for no device."""
 
 import os
 import shutil
@@ -8,17 +9,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from filelock import FileLock
-from targets import TYPICAL
+from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import DeviceError
 from tilewright.codegen.fit import Fit
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import KernelSource
+from tilewright.codegen.target import Target
 from tilewright.runtime.device import host_compiler
 from tilewright.runtime.device.cache import compile_cached
 from tilewright.runtime.device.host_compiler import HostCompiler, translation_unit
+from tilewright.runtime.device.known import typical
 from tilewright.runtime.device.protocol import Binary, Compiler
+
+_HOST = Target(
+    arch=ARCHES["host"], sm_count=2, clock_mhz=3e3, memory_bytes=1 << 34, l2_bytes=1 << 25, bandwidth_gbs=20.0
+)
+
+TYPICAL: dict[str, Target] = {name: _HOST if arch.is_host else typical(arch) for name, arch in ARCHES.items()}
+"""The typical device of each architecture by the name of that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import lru_cache
 
-from targets import TYPICAL
+from quick import TYPICAL
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.config import Config
 from tilewright.codegen.leaf import Value

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from quick import TYPICAL
 from search_spaces import sampled
-from targets import TYPICAL
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import families, family_named, parse
 from tilewright.codegen.fit import Fit

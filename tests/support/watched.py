@@ -14,8 +14,8 @@ import random
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+from quick import TYPICAL
 from search_spaces import sampled
-from targets import TYPICAL
 from tilewright.codegen.config import Config
 from tilewright.codegen.families import family_named
 from tilewright.codegen.problem import DType, Grade, Problem

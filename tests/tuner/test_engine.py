@@ -11,8 +11,8 @@ from typing import Any
 
 import faults
 import pytest
+from quick import TYPICAL
 from stored import INFO, make
-from targets import TYPICAL
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import ConfigError, ShapeError, TuningError
 from tilewright.codegen.legality import serves

@@ -21,6 +21,7 @@ from tilewright.codegen.problem import Problem
 from tilewright.runtime.check.timing import summarise
 from tilewright.runtime.device.detect import choose
 from tilewright.runtime.device.host import HostDevice
+from tilewright.runtime.store.lookup import filling
 from tilewright.runtime.store.record import FIRST_USE, Accuracy, Status
 from tilewright.runtime.store.store import LookupResult, Store
 from tilewright.tuner import first_use
@@ -92,6 +93,17 @@ def test_nothing_is_measured_unless_it_is_asked_for(tried: list[str], monkeypatc
     assert tried == []
     assert tilewright.load(40, 24, 56, device="host").origin == "exact"
     assert tried != []
+
+
+def test_a_record_of_a_batch_that_fills_the_device_ends_measuring_for_its_class(tried: list[str]) -> None:
+    info = choose("host")
+    full, few = (Problem(16, 16, 16, batch=filling(256, info) * part // 4) for part in (4, 1))
+    Store().keep(make(10.0, full, FAST, info.key))
+    other = tilewright.load(16, 16, 16, batch=3 * full.batch, device="host", first_use="measure", seconds=60)
+    assert (other.origin, other.config, tried) == ("predicted", FAST, [])
+    tilewright.load(16, 16, 16, batch=few.batch, device="host", first_use="measure", seconds=60)
+    assert tried != []
+    assert Store().best(info.key, full).config == FAST
 
 
 def test_matmul_and_prepare_measure_too(tried: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from ...codegen.legality import serves
 from ...codegen.problem import Problem
 from ...codegen.target import Target
 from ...runtime.device.protocol import DeviceInfo
-from ...runtime.store.lookup import LookupResult
+from ...runtime.store.lookup import LookupResult, alike
 from ...runtime.store.record import Record
 
 
@@ -42,13 +42,13 @@ class Choice:
     record: Record | None = None
     """Record that the config comes from."""
 
-    def as_lookup(self, info: DeviceInfo) -> LookupResult:
-        """The entry as the result of a look-up that has no record of exactly this product."""
+    def as_lookup(self, problem: Problem, info: DeviceInfo) -> LookupResult:
+        """The entry as the result of a look-up of a problem that has no record of exactly this product."""
         if self.record is None:
             return LookupResult(self.config, "predicted", expected_us=self.expected_us, regret=self.regret)
         if self.record.device != info.key:
             return LookupResult(self.config, "predicted", sibling=self.record)
-        return LookupResult(self.config, "predicted", self.record)
+        return LookupResult(self.config, "predicted", self.record, of_class=alike(self.record.problem, problem, info))
 
 
 def carried(config: Config, problem: Problem, target: Target) -> Config | None:

@@ -33,7 +33,7 @@ FeatureRows = NDArray[np.float32]
 _PARAMETERS = (
     "shared", "evict_first", "raster", "l2_prefetch", "interleave", "fragments", "slices", "slice_barriers",
     "k_inner_a", "k_inner_b", "stages", "order", "lanes_m", "thread_m", "thread_n", "warp_m", "warp_n", "load",
-    "pack_a", "pack_b", "min_ctas", "lanes_k", "warps_k", "thread_k",
+    "pack_a", "pack_b", "min_ctas", "lanes_k", "warps_k", "thread_k", "mma_k",
 )  # fmt: skip
 """Parameters that are features themselves; -1 stands for a family without the parameter."""
 _KERNEL = [
@@ -44,7 +44,7 @@ _KERNEL = [
     *_PARAMETERS,
 ]
 """Features of a kernel and of its work decomposition."""
-_PROBLEM = "m n k trans_a trans_b row_c memory launch c_share sides intensity".split()
+PROBLEM = "m n k trans_a trans_b row_c memory launch c_share sides intensity".split()
 """Features of the problem, the same for every config."""
 _PLAIN = "used_m used_n used_k used_mn warps even resident copied_a copied_b copies refills pieces".split()
 """Features of config and problem, the used fractions of the tiles first."""
@@ -57,9 +57,9 @@ _TERM_PARAMETERS = ["promote", "ordered"]
 """Parameters of kernels of split terms that are features themselves."""
 _SPLIT = [*_TERM_PARAMETERS, "terms", "products"]
 """Features of kernels that multiply split terms."""
-FEATURES = [*_KERNEL, *_PROBLEM, *_PLAIN, *_LOGARITHMS, *_SPLIT]
+FEATURES = [*_KERNEL, *PROBLEM, *_PLAIN, *_LOGARITHMS, *_SPLIT]
 """Names of all features, in the order of the columns."""
-_KERNEL_END, _PROBLEM_END, _PLAIN_END, _LOGARITHMS_END = accumulate(map(len, (_KERNEL, _PROBLEM, _PLAIN, _LOGARITHMS)))
+_KERNEL_END, _PROBLEM_END, _PLAIN_END, _LOGARITHMS_END = accumulate(map(len, (_KERNEL, PROBLEM, _PLAIN, _LOGARITHMS)))
 IEEE_FEATURES = FEATURES.index("splitting")
 """Number of the first features, which are all that kernels of IEEE arithmetic differ in."""
 _DESCRIBED = (

@@ -10,21 +10,17 @@ from typing import Any
 import numpy as np
 
 from ...codegen.config import Config
-from ...codegen.families import families
 from ...codegen.legality import serves
 from ...codegen.problem import Grade, Problem
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.locks import CachedProperty
+from .batches import batch_ranker_of
 from .choice import Choice, Source, carried
 from .host import host_us
 from .ranker import Ranker, ranker_of
 
-_FIRST = 16
-"""Number of a ranker's choices that the first ones for a batch are taken from."""
 _FIRST_OF_GROUPS = 1024
 """Number of a ranker's choices that those for groups of rows are taken from."""
-_CTA_US = 1.25e-3
-"""Microseconds from the start of a CTA to that of the next one, measured on an H100 (docs/experiments/batches.md)."""
 _FINER = 1.1
 """Factor on the expected times of a ranker of a finer accuracy: the lower of two estimates is the less certain one."""
 
@@ -43,7 +39,8 @@ class Forecast:
         if arch.is_host:
             return []
         grades = (grade for grade in reversed(Grade) if grade.keeps(problem.accuracy))
-        return list(filter(None, (ranker_of(problem.dtype, grade, arch) for grade in grades)))
+        of = ranker_of if problem.batch == 1 else batch_ranker_of
+        return list(filter(None, (of(problem.dtype, grade, arch) for grade in grades)))
 
     def choices(self, count: int) -> list[Choice]:
         """At most `count` first choices of the rankers; none on the processor, and for a product without work.
@@ -58,7 +55,7 @@ class Forecast:
         weighted = zip(itertools.chain((1.0,), itertools.repeat(_FINER)), rankers)
         ranked = (zip(itertools.repeat(weight), ranker.ranked(problem, info)) for weight, ranker in weighted)
         choices: dict[Config, Choice] = {}
-        most = max(count, _FIRST * (problem.batch > 1), _FIRST_OF_GROUPS * bool(self._asked.ragged))
+        most = max(count, _FIRST_OF_GROUPS * bool(self._asked.ragged))
         for _, each in heapq.merge(*ranked, key=lambda pair: pair[0] * pair[1].us):
             config = carried(each.config, problem, info)
             if config is not None and self._serves(config):
@@ -67,7 +64,7 @@ class Forecast:
                     break
         if self._asked.ragged == "m":
             return self._of_groups([*choices.values()])[:count]
-        return list(choices.values()) if problem.batch == 1 else self._of_batch([*choices.values()])[:count]
+        return list(choices.values())[:count]
 
     def _of_groups(self, choices: Sequence[Choice]) -> list[Choice]:
         """The choices for groups of rows, of which no data set knows the regret: each group ends within a tile, on
@@ -82,18 +79,6 @@ class Forecast:
 
         return sorted(map(padded, choices), key=lambda each: each.expected_us or math.inf)
 
-    def _of_batch(self, choices: Sequence[Choice]) -> list[Choice]:
-        """The choices for a batch, of which no data set knows the regret: CTAs start one after the other, and families
-        of small products have models of their own."""
-        problem, info = self.problem, self.info
-        started = [
-            replace(each, expected_us=max(each.expected_us or 0.0, _started_us(problem, each.config)), regret=None)
-            for each in choices
-        ]
-        likely = (config for family in families().values() for config in family.likely(problem, info))
-        own = [Choice(each, Source.MODEL, each.expected_us(problem, info)) for each in likely if self._serves(each)]
-        return sorted([*started, *own], key=lambda each: each.expected_us or math.inf)
-
     def _serves(self, config: Config) -> bool:
         """Whether a config that serves equal products serves those that were asked for."""
         return not self._asked.ragged or serves(config, self._asked, self.info)
@@ -103,15 +88,6 @@ class Forecast:
         """The first choice, where there is one."""
         return self.choices(1)
 
-    @CachedProperty
-    def _learned_first(self) -> Choice:
-        """The first choice of a ranker."""
-        first = self._first[0]
-        if not first.config.batches_alone:
-            return first
-        ranked = next(self._rankers[0].ranked(self.problem, self.info))
-        return Choice(ranked.config, Source.LEARNED, ranked.us)
-
     def us(self, configs: Sequence[Config]) -> list[float | None]:
         """Expected microseconds of configs; all None where there is no ranker for the type, or the product has no
         work."""
@@ -120,20 +96,12 @@ class Forecast:
             return [host_us(problem, config) for config in configs]
         if not (configs and self._first):
             return [None] * len(configs)
-        learned = [config for config in configs if not config.batches_alone]
-        first = self._learned_first
-        first_us = first.expected_us or 0.0
-        *logs, of_first = self._rankers[0].log_times(problem, info, [*learned, first.config])
-        times = {config: first_us * math.exp(log - of_first) for config, log in zip(learned, logs)}
-        if problem.batch > 1:
-            times = {config: max(us, _started_us(problem, config)) for config, us in times.items()}
-        return [times[each] if each in times else each.expected_us(problem, info) for each in configs]
+        (first,) = self._first
+        *logs, of_first = self._rankers[0].log_times(problem, info, [*configs, first.config])
+        return [(first.expected_us or 0.0) * math.exp(log - of_first) for log in logs]
 
     def ordered(self, configs: Sequence[Config]) -> list[Config]:
         """The configs in the order of their expected times."""
-        if configs and self._rankers and self.problem.batch > 1:
-            times = dict(zip(configs, self.us(configs)))
-            return sorted(configs, key=lambda config: times[config] or math.inf)
         if configs and self._rankers:
             order = np.argsort(self._rankers[0].log_times(self.problem, self.info, configs), kind="stable")
             return [configs[place] for place in order]
@@ -144,8 +112,3 @@ class Forecast:
         the processor."""
         learned = self._rankers and not config.batches_alone
         return self._rankers[0].decompositions(config, self.problem, self.info) if learned else []
-
-
-def _started_us(problem: Problem, config: Config) -> float:
-    """Microseconds in which a GPU starts the CTAs of a batch."""
-    return math.prod(config.launch_config(problem, 1).grid) * _CTA_US

@@ -73,8 +73,8 @@ COUNTED = (
     "rounds warps"
 ).split()
 """Rows of the array that `Table.physics` makes: clocks, then counts."""
-CLOCKS, TOTAL = 7, COUNTED.index("modelled")
-"""Number of rows of `COUNTED` that are clocks, and the row of the clocks of all limits together."""
+CLOCKS, TOTAL, CTAS = 7, COUNTED.index("modelled"), COUNTED.index("ctas")
+"""Number of rows of `COUNTED` that are clocks, the row of the clocks of all limits together, and that of the CTAs."""
 
 
 @cache
@@ -277,8 +277,9 @@ class Table:
         target, size = self.target, self.dtype.size_bytes
         m, n, k, batch = problem.m, problem.n, problem.k, problem.batch
         tiles_m, tiles_n, depth = np.ceil(np.array([[m], [n], [k]], float) / columns[:3])
-        tiles = tiles_m * tiles_n * batch
-        ctas = np.maximum(np.ceil(tiles / c["persistent"]) * c["split"], c["streams"])
+        of_product = tiles_m * tiles_n
+        tiles = of_product * batch
+        ctas = np.maximum(np.ceil(of_product / c["persistent"]) * (c["split"] * batch), c["streams"])
         per_sm = ctas / c["filled"]
         most = np.ceil(per_sm)
         critical = most * c["sharing"] + tiles / c["streaming"]  # tiles of an SM

@@ -33,7 +33,7 @@ from ...runtime.device import launcher
 from ...runtime.device.known import KNOWN
 from ...runtime.device.protocol import DeviceInfo
 from .features import FEATURES, FeatureRows, FeatureTable
-from .model import Floats, typical_problems
+from .model import CTAS, Floats, typical_problems
 
 MODELLED = 240
 """Number of configs that are ranked: the first ones by the model of the device, corrected for each kernel."""
@@ -44,6 +44,8 @@ _FILLING = 32
 problem are ranked too."""
 _WHOLE: dict[str, Any] = {"mode": Mode.NONE, "parts": 1, "reduce": Reduce.WORKSPACE}
 """Work decomposition of a kernel of the portfolio: a CTA for each tile of C."""
+_CTA_US = 1.25e-3
+"""Microseconds from the start of a CTA to that of the next one, measured on an H100 (docs/experiments/batches.md)."""
 LEAF = 1e-4
 """Unit of the whole numbers that arrays have for leaves, in logarithms of times."""
 
@@ -88,9 +90,9 @@ class Trees:
         return predictions
 
 
-def trees_of(arrays: Arrays, name: str) -> Trees:
+def trees_of(arrays: Arrays, name: str, features: Sequence[str] = FEATURES) -> Trees:
     """The trees that the arrays have under a name; the arrays name their features, in any order."""
-    places = np.array([FEATURES.index(feature) for feature in arrays["features"]])
+    places = np.array([features.index(feature) for feature in arrays["features"]])
     return Trees(places[arrays[f"{name}_asked"]], arrays[f"{name}_above"], arrays[f"{name}_leaves"], LEAF)
 
 
@@ -102,6 +104,24 @@ class Predicted:
     """Config, which need not serve the problem."""
     us: float
     """Expected microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Likeliest:
+    """Configs that a ranker ranks for a problem, the fastest first."""
+
+    configs: Iterator[Config]
+    us: Floats
+    """Expected microseconds."""
+    columns: FeatureRows
+    """A column of features for each, in the order of the model."""
+    order: NDArray[np.intp]
+    """Columns of the configs."""
+
+
+def started_us(ctas: Floats) -> Floats:
+    """Microseconds in which a GPU starts so many CTAs, which is the least that a batch takes."""
+    return ctas * _CTA_US
 
 
 class Ranker:
@@ -170,18 +190,29 @@ class Ranker:
         its later choices were measured for the trees to rank them."""
         if problem.accuracy is not self.accuracy:
             problem = replace(problem, accuracy=self.accuracy)
+        likeliest = self.likeliest(problem, info)
+        if likeliest is None:
+            return iter(())
+        ranked: Iterator[Predicted] = map(Predicted, likeliest.configs, likeliest.us)
+        if problem.batch > 1:
+            ranked = iter(sorted(ranked, key=attrgetter("us")))  # those whose CTAs start late come later
+        return ranked if self.knows(info) else self._with_filling_splits(problem, info, list(ranked))
+
+    def likeliest(self, problem: Problem, info: DeviceInfo) -> "Likeliest | None":
+        """The first configs by the device's model, in the order of the trees; None where there are none."""
         table = self.table(info)
         if table is None:
-            return iter(())
+            return None
         rows, counted = table.likeliest(problem, MODELLED)
         if not len(rows):
-            return iter(())
+            return None
         columns = table.features(problem, rows, counted).T
         order, sums = self._order(columns)
         first = (floor_us(info, problem) or 1.0) * math.exp(self.level.of(columns, order[:1])[0])
-        times = np.exp(sums - sums[0]) * first
-        ranked = (Predicted(table.configs[row], us) for row, us in zip(rows[order], times))
-        return ranked if self.knows(info) else self._with_filling_splits(problem, info, list(ranked))
+        us = np.exp(sums - sums[0]) * first
+        if problem.batch > 1:
+            us = np.maximum(us, started_us(counted[CTAS][order]))
+        return Likeliest(map(table.configs.__getitem__, rows[order]), us, columns, order)
 
     def _with_filling_splits(
         self, problem: Problem, info: DeviceInfo, ranked: Sequence[Predicted]
@@ -267,14 +298,19 @@ def _on_device(base: Config, dtype: DType, target: Target, accuracy: Grade) -> t
 
 
 def ranker_of(dtype: DType, accuracy: Grade = Grade.IEEE, arch: Arch | None = None) -> Ranker | None:
-    """The ranker that ships for a type and accuracy; None where there is none. A device without tensor cores for double
-    takes that of float, whose kernels serve both types."""
-    return _ranker(dtype, accuracy, DType.FLOAT if arch is not None and not arch.dmma_per_cycle else dtype)
+    """The ranker that ships for a type and accuracy; None where there is none."""
+    return _ranker(dtype, accuracy, learned_of(dtype, arch))
+
+
+def learned_of(dtype: DType, arch: Arch | None) -> DType:
+    """The type whose kernels are ranked: a device without tensor cores for double takes those of float, which serve
+    both types."""
+    return DType.FLOAT if arch is not None and not arch.dmma_per_cycle else dtype
 
 
 @cache
-def _ranker(dtype: DType, accuracy: Grade, learned_of: DType) -> Ranker | None:
-    arrays = shipped(name_of(learned_of, accuracy))
+def _ranker(dtype: DType, accuracy: Grade, learned: DType) -> Ranker | None:
+    arrays = shipped(name_of(learned, accuracy))
     return Ranker(arrays, dtype, accuracy) if arrays else None
 
 

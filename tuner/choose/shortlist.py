@@ -22,7 +22,7 @@ from ...codegen.legality import serves
 from ...codegen.problem import DType, Grade, Problem
 from ...runtime.device.known import KNOWN
 from ...runtime.device.protocol import DeviceInfo
-from ...runtime.store.lookup import LookupResult
+from ...runtime.store.lookup import LookupResult, filling
 from ...runtime.store.record import Record
 from .choice import Choice, Source
 from .forecast import Forecast
@@ -34,12 +34,10 @@ ENTRIES = 240
 """Number of entries of a search's shortlist."""
 WINNERS = 4
 """Number of winners of near shapes on a shortlist."""
-_FILLING = 1 << 22
-"""Elements of C from which on a batch counts as one that fills a device: all such batches take as long a product."""
 _Kind: TypeAlias = tuple[str, DType, bool, bool, Grade, int]
 """Device key, type, transposes, accuracy, and 1 for a product or 2 for a batch."""
 _Kinds: TypeAlias = dict[_Kind, tuple[list[Record], NDArray[np.float64]]]
-"""Records of each kind, and rows of the logarithms of their m, n and k."""
+"""Records of each kind, and rows of the logarithms of their m, n, k and batch."""
 _last_sorted: tuple[Sequence[Record], _Kinds] = (), {}
 """Records that were last sorted by kind, and the result."""
 
@@ -49,7 +47,7 @@ def look_up(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> Lo
     `Store.lookup`."""
     records = () if problem.ragged else records  # which are of products whose tiles are whole
     choice = _first(problem, info, records, lambda: Forecast(problem, info).choices(1))
-    return None if choice is None else choice.as_lookup(info)
+    return None if choice is None else choice.as_lookup(problem, info)
 
 
 def shortlist(problem: Problem, info: DeviceInfo, records: Sequence[Record], count: int) -> tuple[Choice, ...]:
@@ -117,7 +115,7 @@ def _winners(problem: Problem, info: DeviceInfo, records: Iterable[Record]) -> I
     same = (record for record in records if record.device == info.key or not info.arch.is_host)
     near = sorted(
         (r for r in same if (r.problem.dtype, _batched(r.problem)) == (problem.dtype, _batched(problem))),
-        key=lambda record: (record.device != info.key, distance(record.problem, problem)),
+        key=lambda record: (record.device != info.key, distance(record.problem, problem, info)),
     )
     return (_suited(record, problem) for record in near)
 
@@ -131,23 +129,24 @@ def _within(
     doublings: float, problem: Problem, info: DeviceInfo, records: Sequence[Record]
 ) -> list[tuple[bool, Record]]:
     """The records within a distance of a problem, the best first, and whether each is a far one."""
-    kinds, sizes, aligned = _by_kind(records), np.array(_doublings(problem)), _aligned(problem)
+    kinds, sizes, aligned = _by_kind(records), np.array([_doublings(problem)]), _aligned(problem)
     grades = [grade for grade in Grade if grade.keeps(problem.accuracy)]
-    away: list[tuple[bool, bool, bool, float, bool, Record]] = []
+    away: list[tuple[bool, bool, bool, float, bool, float, Record]] = []
     for key, grade in itertools.product((info.key, *_siblings(info)), grades):
         kind, other = (key, problem.dtype, problem.trans_a, problem.trans_b, grade, _batched(problem)), key != info.key
         if kind in kinds:
             of_kind, logs = kinds[kind]
             # Among near shapes, and for one shape, a record of the product's own accuracy comes before finer ones.
             finer = grade is not problem.accuracy
-            distances = np.abs(logs - sizes).sum(axis=1)
+            distances = _distances(logs, sizes, info)
             places = (distances < doublings + 1e-9).nonzero()[0]
             for place, distant in zip(places, distances[places].round(9).tolist()):
                 record = of_kind[place]
                 far = distant > NEAR or _aligned(record.problem) != aligned
                 if not (far and other):
-                    away.append((far, other, finer and not far, distant, finer, record))
-    away.sort(key=itemgetter(0, 1, 2, 3, 4))
+                    apart = abs(math.log2(record.problem.batch / problem.batch))
+                    away.append((far, other, finer and not far, distant, finer, apart, record))
+    away.sort(key=itemgetter(0, 1, 2, 3, 4, 5))
     return [(far, record) for far, *_, record in away]
 
 
@@ -182,10 +181,24 @@ def _aligned(problem: Problem) -> tuple[int, ...]:
     return tuple(math.gcd(row * problem.dtype.size_bytes, 16) for row in rows)
 
 
-def distance(tuned: Problem, problem: Problem) -> float:
-    """Distance of two shapes: the sum of the doublings between their m, their n, their k and their batches, of which
-    those that fill a device count as one size."""
-    return sum([abs(one - other) for one, other in zip(_doublings(tuned), _doublings(problem))])
+def distance(tuned: Problem, problem: Problem, info: DeviceInfo | None = None) -> float:
+    """Distance of two problems: the sum of the doublings between their m, their n, their k and their batches. Batches
+    that fill the device count as one size, if `info` says which device it is."""
+    return float(_distances(np.array([_doublings(tuned)]), np.array([_doublings(problem)]), info)[0])
+
+
+def _distances(tuned: NDArray[np.float64], sizes: NDArray[np.float64], info: DeviceInfo | None) -> NDArray[np.float64]:
+    """The distances of rows of `_doublings` to one row."""
+    if sizes[0, 3] and info is not None:
+        tuned, sizes = (np.column_stack([each[:, :3], _in_class(each, info)]) for each in (tuned, sizes))
+    distances: NDArray[np.float64] = np.abs(tuned - sizes).sum(axis=1)
+    return distances
+
+
+def _in_class(logs: NDArray[np.float64], info: DeviceInfo) -> NDArray[np.float64]:
+    """Logarithms of the batches of rows of `_doublings`, those that fill the device as the least that does."""
+    least = np.log2([filling(round(elements), info) for elements in np.exp2(logs[:, 0] + logs[:, 1])])
+    return np.minimum(logs[:, 3], least)
 
 
 def _batched(problem: Problem) -> int:
@@ -194,6 +207,5 @@ def _batched(problem: Problem) -> int:
 
 def _doublings(problem: Problem) -> tuple[float, float, float, float]:
     # A dimension of 0 counts as one half, at a distance of one doubling from 1.
-    filling = max(1, _FILLING // max(1, problem.m * problem.n))
-    sizes = math.log2(problem.m or 0.5), math.log2(problem.n or 0.5), math.log2(problem.k or 0.5)
-    return (*sizes, math.log2(min(problem.batch, filling)))
+    m, n, k = (math.log2(size or 0.5) for size in (problem.m, problem.n, problem.k))
+    return m, n, k, math.log2(problem.batch)

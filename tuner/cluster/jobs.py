@@ -8,6 +8,7 @@ from distributed import Future
 from ...codegen.config import Config
 from ...codegen.problem import Problem
 from ...codegen.reading import NotPlainError, read_plain
+from ...runtime.device.known import KNOWN
 from ...runtime.device.protocol import DeviceInfo
 from ...runtime.store.codec import dumps, key_digest
 from ...runtime.store.store import Store
@@ -58,7 +59,8 @@ class StoreView:
         """Names and texts of files in two folders, with which a worker begins: the user's own records near a problem,
         and the journal of trials of these versions."""
         near = [record for record in self._records.values() if record.problem.dtype is problem.dtype]
-        near.sort(key=lambda record: (record.device != self._key, distance(record.problem, problem)))
+        info = KNOWN.get(self._key)
+        near.sort(key=lambda record: (record.device != self._key, distance(record.problem, problem, info)))
         records = {f"{key_digest(each.device, each.problem)}.json": dumps(each).decode() for each in near[:_NEAR]}
         path, trials = self.root / f"{digest_of(problem, self._key, versions)}.jsonl", {}
         with contextlib.suppress(OSError, NotPlainError, ValueError):

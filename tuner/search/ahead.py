@@ -7,8 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...codegen.config import Config
-from ...runtime.check.threads import one_thread
 from ...runtime.files import spared
+from ...runtime.locks import one_thread
 from ..recording.entry import Entry
 from ..recording.journal import Journal
 from .neighbourhood import Neighbourhood

@@ -16,7 +16,7 @@ from optuna.trial import TrialState
 
 from ...codegen.config import Config
 from ...codegen.errors import ConfigError, check, check_type, nearest_of
-from ...runtime.check.threads import one_thread
+from ...runtime.locks import one_thread
 from ..choose.forecast import Forecast
 from ..settings import GP, LOCAL, SAMPLERS
 from .gaussian import GaussianSampler
