@@ -94,6 +94,8 @@ RANDOM, LARGEST, EARLY, SELDOM = 4000, 1 << 14, 32, 2
 the work pay: those among the first 32 of two problems on each device."""
 OF_BATCHES, FALL_OF_BATCHES = (400, 6, 0.15), 5.0
 """Trees, depth and rate of what corrects the times of batches, and how fast a slow variant counts less."""
+BELIEVED = 0.6
+"""Share of what these trees say that counts: some hundred batches were measured, none of more than 1.2 GB."""
 ASIDE = 6
 """Every sixth shape of batches is left out of their fit and judges it."""
 CORRECTED, STEEP, SELDOM_FIRST = 1000, 24.0, 1.0
@@ -446,6 +448,7 @@ def fit_batches(tuned: Sequence[TunedBatch]) -> dict[str, NDArray[Any]]:
         )
     )
     arrays = {"features": np.array(BATCH_FEATURES)} | _exported(trees, OF_BATCHES[1], "batches")
+    arrays["batches_leaves"] = np.rint(BELIEVED * arrays["batches_leaves"]).astype(np.int32)
     arrays["devices"] = np.array(list(dict.fromkeys(each.trials.device_key for each in tuned)))
     for dtype in dict.fromkeys(each.trials.problem.dtype for each in tuned):
         added = _kernels_of_batches([each.trials for each in tuned if each.trials.problem.dtype is dtype])
