@@ -256,7 +256,8 @@ BATCHES = [
     "(2, 1000, 3)", "(2, 3)", "(2, 2, 3, 3)", "a dimension of 1, or a missing one", "its step is 0",
     "16x16x16 float nn batch 100000 on NVIDIA H100 80GB HBM3, sm_90a, 132 SMs", "One NVIDIA H100 of 80 GB, 2026-11-28",
     "NVRTC 13.0, cuBLAS 13.1", "2^31 - 1 products", "up to a million products or 1.5 GB", "33 in float", "reach 84%",
-    "Adding two arrays of such a size moves 2.99 TB/s", "sizes up to 128", "up to some 24",
+    "Adding two arrays of such a size moves 2.99 TB/s", "sizes up to 128", "up to some 80 in float",
+    "up to some 33 in double",
 ]  # fmt: skip
 README = ["Python 3.11 or later", "takes about 135 MB", "process, in 20 seconds", "for m or n up to 32"]
 METHOD = ["the best of its 16 suggestions", "at least 7 rounds", "above 1 is ours faster", "negation of 4096"]
