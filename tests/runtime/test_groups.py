@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tilewright
 from products import SCALARS, QuickDevice, check_groups
-from targets import TYPICAL
+from quick import TYPICAL
 from tilewright.codegen.errors import ArgumentTypeError, ConfigError, LayoutError, ShapeError
 from tilewright.codegen.families import parse
 from tilewright.codegen.legality import rejections, serves
