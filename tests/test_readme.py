@@ -147,7 +147,8 @@ def test_lines_that_python_prints_in_the_documents_are_those_of_today(path: str,
 
 
 def test_the_first_steps_print_what_the_page_shows(tmp_path: Path) -> None:
-    """Times and names of processors differ, and so do winners; the lines around them are the same."""
+    """Times and names of processors differ, and so do winners; the lines around them are the same. Lines are wide, so that
+    none is broken by a long name."""
     page = ROOT / "docs" / "five-minutes.md"
     assert {"tilewright devices", "tune --shape 64x48x32 --effort quick", "tilewright show"} <= {*shell_lines(page)}
     shown = [line for block in blocks(page, "text") for line in block.splitlines()]
@@ -156,7 +157,7 @@ def test_the_first_steps_print_what_the_page_shows(tmp_path: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-m", "tilewright", *command.split()],
             cwd=tmp_path,
-            env={**os.environ, "COLUMNS": "80", "CUDA_VISIBLE_DEVICES": ""},
+            env={**os.environ, "COLUMNS": "120", "CUDA_VISIBLE_DEVICES": ""},
             capture_output=True,
             text=True,
             timeout=120,

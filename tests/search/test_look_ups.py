@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from look_ups import DEVICES, GOLDEN, TOLERANCE, LookUps, changes, look_ups, problems
 from tilewright.codegen.families import parse
+from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.store.record import Accuracy, Measurement, Record, Status
@@ -63,16 +64,19 @@ def test_the_summary_tells_every_kind_of_change(column: int, value: float | str,
     assert (f"{problem} on tesla-t4: " in summary) == (other in summary) == (column in (1, 3))
 
 
-def test_batches_are_looked_up_as_they_were_measured() -> None:
-    """Without a record the kernels of batches are those that benchmarks/results timed beside the tuned ones."""
+def test_kernels_of_batches_are_expected_to_be_about_as_fast_as_the_tuned_ones() -> None:
+    """Without a record a batch gets a kernel that serves it, whose time is expected near that of the tuned kernel which
+    benchmarks/results have, a quarter above it at most; whole runs, which came later, are faster by up to 30%."""
     device = KNOWN["nvidia-h100-80gb-hbm3"]
     rows = json.loads((ROOT / "benchmarks" / "results" / device.key / "batches.json").read_text())["rows"]
-    assert len(rows) == 50
-    for row in rows:
+    timed = [row for row in rows if row["kind"] in ("square", "program")]
+    assert len(timed) == 50
+    for row in timed:
         problem = Problem(row["m"], row["n"], row["k"], row["dtype"], batch=row["batch"])
         found = look_up(problem, device, ())
         assert found is not None
-        assert str(found.config) == row["predicted"], problem
+        assert serves(found.config, problem, device), problem
+        assert 0.7 < (found.expected_us or 0) / row["our_us"] < 1.25, problem
 
 
 def test_a_near_batch_serves_and_a_single_product_does_not() -> None:
@@ -82,7 +86,7 @@ def test_a_near_batch_serves_and_a_single_product_does_not() -> None:
     record = Record(
         full, device.key, tuned, Status.OK, measurement=Measurement((9.0,), 9.0, 0.0), accuracy=Accuracy(0.1, 0, 0)
     )
-    for problem, serves in ((replace(full, batch=300_000), True), (few, False), (replace(full, batch=1), False)):
+    for problem, served in ((replace(full, batch=300_000), True), (few, False), (replace(full, batch=1), False)):
         found = look_up(problem, device, (record,))
         assert found is not None
-        assert (found.record is record) == serves, problem
+        assert (found.record is record) == served, problem
