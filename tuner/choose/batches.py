@@ -35,7 +35,8 @@ from .model import CTAS, Columns, Floats, stacked
 from .ranker import Arrays, Predicted, Ranker, Trees, learned_of, name_of, shipped, started_us, trees_of
 
 RANKED = 96
-"""Number of configs of tiles, and of the family `small`, that the trees rank: those that are expected to be fastest."""
+"""Number of configs of tiles, and of the family `small` with each load, that are ranked: those that are expected to be
+fastest."""
 _WARP = 32
 """Threads of a warp."""
 
@@ -127,7 +128,9 @@ def likely(problem: Problem, info: DeviceInfo) -> Variants:
     usable &= (threads // 2 <= items) & (items <= rounds * threads)
     usable &= _held(problem, every) <= info.arch.smem_per_block_bytes
     every = every[usable]
-    fastest: Variants = every[limits(problem, info, every)["us"].argsort(kind="stable")[:RANKED]]
+    every = every[limits(problem, info, every)["us"].argsort(kind="stable")]
+    of_load = every[:, -1:] == np.arange(len(_LOADS))
+    fastest: Variants = every[(of_load & (of_load.cumsum(axis=0) <= RANKED)).any(axis=1)]
     return fastest
 
 
