@@ -147,7 +147,7 @@ class Problem:
     """Accuracy that C must have."""
     batch: int = 1
     """Products of this shape that one launch computes, each with matrices of its own."""
-    ragged: Ragged = ""
+    ragged: str = ""
     """`m` or `k` where the products are groups along that dimension, of which each call says the lengths."""
 
     def __init__(

@@ -68,7 +68,9 @@ def test_codegen_needs_the_standard_library_and_jinja2_alone(path: Path) -> None
     assert [module for module in imports(path) if module.split(".")[0] not in allowed] == []
 
 
-FAMILIES_MAY_BE_NAMED = ("codegen/families/", "codegen/mechanisms/", "tuner/choose/batches.py", "tuner/choose/features.py")
+FAMILIES_MAY_BE_NAMED = (
+    "codegen/families/", "codegen/mechanisms/", "tuner/choose/batches.py", "tuner/choose/features.py",
+)  # fmt: skip
 GROUPS = {"tile", "pipeline", "split", "epilogue", "launch"}
 SHARED = {"edge", "mode", "parts", "reduce", "small"}
 """Parameters that are no family's own: what happens at the edges, and how CTAs share out the work; and a family whose
