@@ -468,6 +468,8 @@ def _kernels_of_batches(found: Sequence[Trials]) -> dict[Config, set[str]]:
     decompositions: dict[Config, set[str]] = {}
     for each in found:
         tiles = {config: us for config, us in each.times.items() if not config.batches_alone}
+        if not tiles:
+            continue
         best = min(tiles.values())
         good = {config for config, us in tiles.items() if us <= GOOD * best}
         near.update({kernel_of(config) for config in good})
