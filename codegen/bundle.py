@@ -22,8 +22,9 @@ from .target import Target
 _NEEDS = re.compile(r'#if defined\(__CUDA_ARCH__\) && __CUDA_ARCH__ < (\d+)\n#error "[^"\n]*"\n#endif\n')
 AS_GIVEN = "as given"
 """The origin of a config that nothing chose."""
-_Kind = tuple[Arch, DType, str, Config, bool]
-"""Key of kernels that share one text: the architecture, dtype, transposes, config, and whether they pad."""
+_Kind = tuple[Arch, DType, str, Config, bool, str]
+"""Key of kernels that share one text: the architecture, dtype, transposes, config, whether they pad, and the shape that
+is part of the text, if one is."""
 _Group = tuple[tuple[DType, str], Arch]
 """Key of shapes that one function serves on one architecture: their dtype and transposes, and the architecture."""
 NEAR = 8
@@ -104,11 +105,19 @@ class Part:
         pdl = "griddepcontrol" in self.arch.instructions
         limited = config.pdl and pdl  # the launch limits the CTAs of an SM to as many as are needed
         split = config.split_ctas, config.persistent_tiles, self.stream_ctas, config.has_workspace
+        batches = (_values(self.sizes, config.cta_products, self.fit.dense), "only m, n, k; products of a CTA, no gaps")
         return (
             (_values(config.cta_tile, launch.block[:2]), "tile and threads"),
             (_values(launch.static_smem_bytes, launch.dynamic_smem_bytes, pdl, limited), "shared memory and PDL"),
+            *([batches] if self.problem.batch > 1 else []),
             (_values(self.fit.alignment, multiples, *split), "alignment, multiples; split-K, tiles of a CTA, stream-K"),
         )
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """The m, n and k that the kernel serves alone, 0 where it serves any."""
+        problem = self.problem
+        return (problem.m, problem.n, problem.k) if self.config.fixed_sizes else (0, 0, 0)
 
     @property
     def operands(self) -> str:
@@ -134,14 +143,16 @@ class Part:
         if self.universal:
             return "any size and alignment"
         multiples, aligned = self.fit.multiples, max(self.fit.alignment)
+        only = f"m, n, k of {', '.join(map(str, self.sizes))} alone" if self.config.fixed_sizes else ""
         exact = f"m, n, k in multiples of {', '.join(map(str, multiples))}" if max(multiples) > 1 else ""
+        gaps = "matrices without gaps" if self.fit.dense else ""
         vectors = f"aligned to {aligned} elements" if aligned > 1 else ""
-        return "; ".join(filter(None, (exact, vectors)))
+        return "; ".join(filter(None, (only, exact, gaps, vectors)))
 
     @property
     def universal(self) -> bool:
         """Whether the kernel serves operands of any size and alignment."""
-        return self.fit.alignment == self.fit.multiples == (1, 1, 1)
+        return self.fit.alignment == self.fit.multiples == (1, 1, 1) and not self.config.fixed_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +246,7 @@ class OnArch:
     label: str
     arch: Arch
     shapes: tuple[Row, ...]
+    """A row for each instance of a shape's kernel, the one that asks for most first."""
     general: str
     """Label of the general kernel's row; empty where the kernels of the shapes serve everything."""
     older: str
@@ -249,9 +261,14 @@ class OnArch:
         return _values(problem.trans_a, problem.trans_b, problem.dtype.size_bytes)
 
     @property
+    def served(self) -> tuple[Served, ...]:
+        """The shapes, each once."""
+        return tuple(dict.fromkeys(row.served for row in self.shapes))
+
+    @property
     def reach(self) -> int:
         """Factor of m, n and k up to which a shape's kernel serves another; 0 for any."""
-        return NEAR if self.general and len(self.shapes) > 1 else 0
+        return NEAR if self.general and len(self.served) > 1 else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,9 +354,10 @@ class _Parts:
     def of(self, problem: Problem, fit: Fit, target: Target) -> Part:
         """The kernel for an instance, the same object for the same one."""
         pads, config = fit.edge is Edge.PAD, fit.config
-        parts = self._texts.setdefault((target.arch, problem.dtype, problem.trans, config, pads), {})
+        shape = problem.shape if config.fixed_sizes else ""
+        parts = self._texts.setdefault((target.arch, problem.dtype, problem.trans, config, pads, shape), {})
         space = kernel_name(config, problem.dtype, problem.trans).partition("_")[2]
-        space += ("_pad" if pads else "") + (f"_{target.arch.name}" if self._several else "")
+        space += "_pad" * pads + f"_of_{shape}" * bool(shape) + f"_{target.arch.name}" * self._several
         stream_ctas = config.stream_ctas_per_sm * target.sm_count
         row = f"row_{len(parts)}" if parts else "row"
         return parts.setdefault((fit, stream_ctas), Part(problem, fit, target.arch, stream_ctas, space, row))
@@ -359,17 +377,17 @@ def bundled(served: Sequence[Served], split: bool, batched: bool) -> Bundle:
     for each in served:
         remedy = "leave batch out and pass Layout(batched=True), which serves any number of products"
         check(each.problem.batch == 1, f"emit serves a shape, got {each.problem}: {remedy}")
+        alone = f"{each.config} is for batches: pass Layout(batched=True) (--batched), or name another family"
+        check(batched or not each.config.batches_alone, alone)
     if batched:
         served = [replace(each, problem=replace(each.problem, batch=_PRODUCTS)) for each in served]
     groups, arches = _grouped(served)
     several = len(arches) > 1
     parts = _Parts(several)
     rows = {
-        key: [(row, parts.of(row.problem, fitted(row.problem, row.config, row.target), row.target)) for row in group]
+        key: [(row, parts.of(row.problem, fit, row.target)) for row in group for fit in _fits(row)]
         for key, group in groups.items()
     }
-    for part in (part for group in rows.values() for _, part in group):
-        check(not part.fit.dense, f"{part.config} is for matrices without gaps and no file has it; use another family")
     generals: dict[_Group, str] = {}
     if not all(part.universal for group in rows.values() for _, part in group):
         for key, group in groups.items():
@@ -423,6 +441,13 @@ def _grouped(served: Sequence[Served]) -> tuple[dict[_Group, list[Served]], list
     return {(kind, arch): groups[kind, arch] for kind in kinds for arch in arches}, arches
 
 
+def _fits(row: Served) -> list[Fit]:
+    """The instances that serve a shape before the general kernel does: one, and where that is for matrices without gaps
+    the one for any distances too."""
+    fit = fitted(row.problem, row.config, row.target)
+    return [fit, *([fitted(row.problem, row.config, row.target, aligned=False)] if fit.dense else [])]
+
+
 def _devices(arch: Arch) -> str:
     """Lowest and highest compute capability of devices that kernels for an architecture serve, as C has them."""
     capability = 10 * arch.capability[0] + arch.capability[1]
@@ -431,16 +456,18 @@ def _devices(arch: Arch) -> str:
 
 def general_fit(configs: Iterable[Config], problem: Problem, target: Target) -> Fit:
     """The instance that serves products of any size and alignment: of those of these configs one that needs no memory
-    and whose tile is nearest to 64 by 64; for one config its own."""
+    and whose tile is nearest to 64 by 64; for one config its own. A config that serves its shape alone leaves others to
+    the default one."""
     odd = _odd(problem)
-    fits = [config.fit(odd, aligned=False) for config in dict.fromkeys(configs)]
+    default = default_config(odd, target)
+    serving = dict.fromkeys(default if config.fixed_sizes else config for config in configs)
+    fits = [config.fit(odd, aligned=False) for config in serving]
     legal = [fit for fit in fits if fit and serves(fit.config, odd, target)]
 
     def order(fit: Fit) -> tuple[object, ...]:
         sides = sum(abs(math.log2(side) - 6) for side in fit.config.cta_tile[:2])
         return fit.has_memory, sides, fit.config.canonical
 
-    default = default_config(odd, target)
     return min(legal, key=order, default=None) or fitted(odd, default, target, aligned=False)
 
 

@@ -47,6 +47,8 @@ class Config:
     """Whether its multiply-adds run on the tensor cores."""
     batches_alone: ClassVar[bool] = False
     """Whether the family serves batches alone, and no single product."""
+    fixed_sizes: ClassVar[bool] = False
+    """Whether m, n and k are constants of the kernel's text, which then serves products of that shape alone."""
     fit_rules: ClassVar[tuple[FitRule, ...]] = ()
     """Rules that vectors must keep, beside dividing the rows that they copy or store."""
     joined: ClassVar[tuple[tuple[str, tuple[str, ...]], ...]] = ()
@@ -378,6 +380,11 @@ class Config:
         tile_m, tile_n, _ = self.cta_tile
         tiles = 2 if self.stream_ctas_per_sm else self.split_ctas
         return self.counters(problem, sm_count) * (tiles * tile_m * tile_n * problem.dtype.size_bytes + 4)
+
+    @property
+    def cta_products(self) -> int:
+        """Products of a batch that a CTA computes; 0 where each product has CTAs of its own."""
+        return 0
 
     def launch_config(self, problem: Problem, sm_count: int) -> LaunchConfig:
         """Grid and block. The CTAs of a product lie along x, where no dimension of C meets a limit, and the products of

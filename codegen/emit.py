@@ -104,7 +104,7 @@ def emit(
         arches = " and ".join(arch.name for arch in bundle.arches)
         check(len(bundle.arches) == 1, f"header_only is for one architecture, got {arches}: name one")
         many = f"header_only holds one kernel and the general one, got {len(served)} products: name one"
-        check(len(bundle.kernels) <= 2, many)
+        check(len(served) == 1 or len(bundle.kernels) <= 2, many)
     values = _values(served, bundle, layout, _command(served, name, layout, options))
     templates = _templates(bundle, layout)
     taken = {name for text in bundle.texts for name in text.names}
@@ -166,6 +166,8 @@ def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: s
         "several_arches": len(bundle.arches) > 1,
         "capability": bundle.capability,
         "dtypes": bundle.dtypes,
+        # A batch of so many has CTAs of all their products, and one of fewer.
+        "checked_batch": max(3, *(2 * each.config.cta_products + 1 for each in bundle.kernels)),
         "header_only": layout.header_only,
         "batched": layout.batched,
         "main": layout.main,

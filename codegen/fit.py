@@ -46,7 +46,7 @@ class Fit:
     @property
     def multiples(self) -> tuple[int, int, int]:
         """Numbers of which m, n and k must be multiples."""
-        return self.config.multiples if self.edge is Edge.EXACT else (1, 1, 1)
+        return self.config.multiples if self.edge is Edge.EXACT and not self.dense else (1, 1, 1)
 
     @property
     def guarded(self) -> bool:

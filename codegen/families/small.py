@@ -110,6 +110,7 @@ class SmallConfig(Config):
     order = 8
     rules = _RULES
     batches_alone = True
+    fixed_sizes = True
     pdl = True
     joined: ClassVar = (("", ("matrices", "thread_m", "thread_n")),)
 
@@ -136,6 +137,10 @@ class SmallConfig(Config):
 
     def varied(self, fit: Fit, problem: Problem) -> dict[str, int]:
         return {"kM": problem.m, "kN": problem.n, "kK": problem.k, "kRun": fit.vec_c, "kDense": fit.dense}
+
+    @property
+    def cta_products(self) -> int:
+        return self.tile.matrices
 
     @property
     def whole_runs(self) -> bool:

@@ -40,8 +40,14 @@ ALONE: dict[str, Row] = {
     "dmma": ("dmma:persistent=4", "130x132x40", "double", "nn"),
     "dmma stream-K": ("dmma:stream_k=1", "130x71x97", "double", "nn"),
 }
-BATCHED = ("pad", "stream-K", "packed", "packed with split-K", "skinny", "terms", "terms by wgmma")
-"""Kernels of every way to hold the matrices of a batch in a workspace."""
+SMALL: dict[str, Row] = {
+    "small": ("small:4x3x2,block_threads=64", "7x5x9", "float", "tn"),
+    "small of one part": ("small:4x4x6,block_threads=64", "4x6x8", "float", "nn"),
+    "small by cp.async": ("small:8x2x3,load=cp_async,block_threads=96", "5x7x4", "double", "nt"),
+}
+"""Kernels of which a CTA computes several products of a batch: with parts of a product for many threads and for one."""
+BATCHED = ("pad", "stream-K", "packed", "packed with split-K", "skinny", "terms", "terms by wgmma", *SMALL)
+"""Kernels of every way to hold the matrices of a batch in a workspace, and those of small matrices."""
 SEVERAL: tuple[Row, ...] = (
     ("tiled:16", "33x17x40", "float", "nn"),
     (SHARED_K, "64x40x100", "float", "nn"),
@@ -54,7 +60,7 @@ SEVERAL: tuple[Row, ...] = (
 """Kernels of every kind in one bundle: they use one workspace in turn."""
 
 
-NAMES = {kind: f"gemm_{number}" for number, kind in enumerate(ALONE)}
+NAMES = {kind: f"gemm_{number}" for number, kind in enumerate(ALONE | SMALL)}
 """Under which each is emitted: all of them are one program."""
 
 
@@ -64,12 +70,15 @@ def each_alone(shared_folder: Path) -> Path:
     many products, and of a bundle with kernels of every kind. They share most of what takes long to compile."""
 
     def programs() -> dict[str, Program]:
-        layout = Layout(main=True, batched=True)
+        rows = ALONE | SMALL
+        shapes = [(SMALL["small"][0], shape, "float", "nn") for shape in ("8x6x4", "4x4x4")]
         return {
             **{kind: program([row], NAMES[kind]) for kind, row in ALONE.items()},
-            **{f"{kind} batched": program([ALONE[kind]], f"{NAMES[kind]}_batched", layout) for kind in BATCHED},
-            "many": program([("naive:1x32", "1x1x1", "float", "nn")], "many", layout, MANY),
-            "placed": program([(SHARED_K, "64x64x96", "float", "nn")], "placed", layout, STEPS),
+            **{f"{kind} batched": program([rows[kind]], f"{NAMES[kind]}_batched", ALL_BATCHED) for kind in BATCHED},
+            "many": program([("naive:1x32", "1x1x1", "float", "nn")], "many", ALL_BATCHED, MANY),
+            "placed": program([(SHARED_K, "64x64x96", "float", "nn")], "placed", ALL_BATCHED, STEPS),
+            "mixed": program([*shapes, SPLIT], "mixed", ALL_BATCHED),
+            "routes": program(shapes[:1], "routes", ALL_BATCHED, ROUTES),
             "whole": program(SEVERAL, "whole_bundle"),
         }
 
@@ -80,6 +89,45 @@ def each_alone(shared_folder: Path) -> Path:
 def split_bundle(tmp_path: Path) -> Path:
     """The program of a bundle with kernels of every kind, each in a file of its own."""
     return built({"split": program(SEVERAL, "split_bundle", Layout(main=True, split=True))}, tmp_path, "-O0")
+
+
+ALL_BATCHED = Layout(main=True, batched=True)
+
+
+ROUTES = r"""
+    for (auto& [function, kernel] : fake::kernels) {
+        kernel.prepare = [own = function](const cudaLaunchConfig_t& launch, void**) -> fake::Work {
+            const auto is = [&](int row) { return routes_impl::f32_nn_shapes[row].kernel->function == own; };
+            printf(" %s %ux%u", is(0) ? "dense" : is(1) ? "any" : "general", launch.gridDim.x, launch.gridDim.y);
+            return [] { return static_cast<const char*>(nullptr); };
+        };
+    }
+    const auto place = [](int bit) { return reinterpret_cast<float*>(1ll << bit); };
+    float *const a = place(40), *const b = place(41), *const c = place(42);
+    const auto batch = [](float* x, long ldx, long step, float* y, long step_y, float* z, long ldz, long step_z,
+                          long count, float alpha = 1, long k = 4) {
+        const int status = routes_run_batched(
+            x, ldx, step, y, 6, step_y, z, ldz, step_z, 8, 6, k, count, alpha, 0, nullptr, 0, nullptr);
+        printf("%s", status ? " refused" : "");
+    };
+    batch(a, 4, 32, b, 24, c, 6, 48, 9), batch(a, 4, 32, b, 24, c, 6, 48, 300000), printf("\n");
+    batch(a, 4, 36, b, 24, c, 6, 48, 9), batch(a, 4, 32, b, 0, c, 6, 48, 9), batch(a, 4, 32, b, 24, c, 6, 52, 9);
+    batch(a, 5, 32, b, 24, c, 6, 48, 9), batch(a, 4, 32, b, 24, c, 8, 64, 9), printf("\n");
+    batch(a + 1, 4, 32, b, 24, c, 6, 48, 9), batch(a, 4, 32, b + 2, 24, c, 6, 48, 9), printf("\n");
+    batch(a, 4, 7, b, 7, c, 6, 7, 1), batch(nullptr, 4, 7, nullptr, 7, c, 6, 48, 9, 0), printf("\n");
+    batch(a, 4, 24, b, 18, c, 6, 48, 9, 1, 3), printf("\n");
+    float **const as = reinterpret_cast<float**>(a), **const cs = reinterpret_cast<float**>(c);
+    for (const int count : {1, 9}) routes_run_pointers(as, 4, as, 6, cs, 6, 8, 6, 4, count, 1, 0, nullptr, 0, nullptr);
+    routes_run(a, 4, b, 6, c, 6, 8, 6, 4, 1, 0, nullptr, 0, nullptr);
+    routes_description found;
+    routes_describe(8, 6, 4, &found);
+    printf("\n%d %zu %zu\n", found.kernel == routes_impl::f32_nn_shapes[0].kernel->name,
+           routes_workspace_size(8, 6, 4), routes_workspace_size_batched(8, 6, 4, 9));
+    return 0;
+"""
+"""Calls of batches of small matrices that print which kernel is launched, and its grid: batches without gaps, with
+gaps and steps of 0 and padded rows, at addresses for no vector, of one product or without A and B, of another k, at the
+addresses in arrays."""
 
 
 MANY = r"""
@@ -163,6 +211,28 @@ def test_batches_pass_the_self_test(each_alone: Path, name: str) -> None:
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
+def test_small_kernels_pass_the_self_test_beside_others(each_alone: Path) -> None:
+    """Two shapes have a text each by one config, and a shape without a kernel of its own gets the general one."""
+    told = passes(each_alone, "mixed", "--no-times")
+    assert re.findall(r"^mixed +(\d+x\d+x\d+) +ok ", told, re.MULTILINE) == ["8x6x4", "4x4x4", "64x40x100"]
+    assert " ok " in passes(each_alone, "mixed", "--no-times", "8", "6", "5")
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
+def test_small_matrices_get_the_kernel_for_the_way_they_lie(each_alone: Path) -> None:
+    """A CTA computes 4 products, but of the general kernel, whose CTAs compute one."""
+    assert passes(each_alone, "routes").splitlines() == [
+        " dense 3x1 dense 75000x1",
+        5 * " any 3x1",
+        2 * " any 3x1",
+        " dense 1x1 dense 3x1",
+        " general 1x9",
+        " any 1x1 any 3x1 dense 1x1",
+        "1 0 0",
+    ]
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
 def test_a_batch_has_more_products_than_a_grid_has_ctas_along_y(each_alone: Path) -> None:
     assert passes(each_alone, "many") == "0 0 9 0 0 9 5"
 
@@ -215,6 +285,16 @@ FAULTS = {
     "padding not zeroed": ("pad", r": Elem\(0\);(\n        \}\n    \}\n\})", r": to[row * ld_to + col];\1"),
     "C left in its buffer": ("pad", r"&& step->end &&", "&& !step->end &&"),
     "no room for partial tiles": ("stream-K", r"stream_ctas \? 2 :", "stream_ctas ? 1 :"),
+    "CTAs of all products for each": ("small", r"kernel->products \? 1 :", "kernel->products < 0 ? 1 :"),
+    "no CTA for the last products": ("small", r"ceil_div\(call.products, (kernel.*)\);", r"call.products / \1;"),
+    "CTAs as of one product": ("small of one part", r"if \(kernel.products\) return.*", ""),
+    "gaps not looked at": ("small", r"call.products == 1 \|\| call.stride\[i\] == elements", "true"),
+    "padded rows not looked at": ("small", r"call.ld\[i\] == call.width\[i\] && follow", "follow"),
+    "an array taken for a matrix": ("small", r"!\(call.arrays >> i & 1\) &&", ""),
+    "addresses not read": ("small", r"if \(batch.arrays >> x & 1\) starts", "if (false) starts"),
+    "addresses from another matrix": ("small by cp.async", r"- matrices\[x\]", "- matrices[2]"),
+    "another shape": ("small", r"call.size\[i\] != kernel.only\[i\]", "false"),
+    "a workspace not asked for": ("batched stream-K", r"\(call.need > room \|\| !call.workspace\)", "false"),
 }  # fmt: skip
 
 
@@ -226,7 +306,9 @@ SANITIZERS = "-fsanitize=address,alignment", "-fno-sanitize-recover=all"
 def broken(what: str) -> Program:
     """The files with that fault, under a name of their own."""
     kind, pattern, replacement = FAULTS[what]
-    whole = program([ALONE[kind]], f"faulty_{[*FAULTS].index(what)}")
+    alone = kind.removeprefix("batched ")
+    layout = ALL_BATCHED if alone in SMALL or alone != kind else TESTED
+    whole = program([(ALONE | SMALL)[alone]], f"faulty_{[*FAULTS].index(what)}", layout)
     (code_name, code), *rest = whole.files.files
     text, count = re.subn(pattern, replacement, code, count=1)
     assert count == 1

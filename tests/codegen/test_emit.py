@@ -263,7 +263,7 @@ def test_functions_for_batches_are_there_where_they_are_wanted_alone() -> None:
     [
         ("64", 7, "tiled:16", r"got 64x64x64 float nn batch 7: leave batch out and pass Layout\(batched=True\)"),
         ("1024x768x512", 1, TMA["nn"], "TMA copies the matrices of one product"),
-        ("16", 1, "small:", "small.* is for matrices without gaps and no file has it; use another family"),
+        ("16", 7, "small:", r"batch 7: leave batch out and pass Layout\(batched=True\)"),
     ],
 )
 def test_what_serves_no_batch_of_any_size_is_told_in_one_line(shape: str, batch: int, config: str, told: str) -> None:
@@ -278,6 +278,8 @@ def test_what_cannot_be_one_bundle_is_told() -> None:
     row = Served(Problem.parse("64"), parse("tiled:16"), TYPICAL["sm_90a"])
     with pytest.raises(ConfigError, match="64x64x64 float nn is given twice for sm_90a"):
         emit([row, row])
+    with pytest.raises(ConfigError, match=r"small:16x2x2 is for batches: pass Layout\(batched=True\) \(--batched\)"):
+        emit(dataclasses.replace(row, config=parse("small:")))
     with pytest.raises(ConfigError, match="float nt has no shape for sm_80"):
         emit(
             [

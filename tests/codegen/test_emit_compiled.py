@@ -2,12 +2,15 @@
 
 import re
 import shutil
+import subprocess
 from collections.abc import Sequence
 from functools import cache
 from itertools import count
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tilewright
 from emitted import FAKE, KERNELS, SERVED, SHARED_K, TMA, run
 from emitted import passes as compiled
 from quick import TYPICAL
@@ -129,7 +132,9 @@ def test_kernels_fed_by_tma_compile_without_a_warning(tmp_path: Path) -> None:
 @needs_nvcc
 def test_kernels_of_batches_compile_without_a_warning(tmp_path: Path) -> None:
     files: list[Path] = []
-    for number, (text, shape) in enumerate([("naive:8x32,edge=pad", ODD), *KERNELS[-9:], ("wgmma:64x64x64", ODD)]):
+    small = [("small:4x3x2", "7x5x9"), ("small:8x2x2,load=cp_async", "8x6x4")]
+    others = [("naive:8x32,edge=pad", ODD), *KERNELS[-9:], ("wgmma:64x64x64", ODD)]
+    for number, (text, shape) in enumerate([*others, *small]):
         dtype = "double" if text.startswith("dmma") else "float"
         problem = Problem.parse(shape, dtype, accuracy=parse(text).accuracy)
         row = Served(problem, parse(text), TYPICAL["sm_90a"])
@@ -264,6 +269,61 @@ def test_tma_copies_and_the_general_kernel_pass_the_self_test(tmp_path: Path) ->
         compiled(program, "--no-times", *shape.split("x"))
     if shutil.which("compute-sanitizer"):
         sanitized(program, "--no-times", "68", "36", "200")
+
+
+BATCHED_CALL = r"""
+#include <cstdio>
+#include <cstdlib>
+
+#include <cuda_runtime.h>
+
+#include "gemm.h"
+
+int main(int argc, char** argv)  // m, n, k, batch; A and B come from stdin, C goes to the file of the last argument
+{
+    if (argc != 6) return 2;
+    const long m = atol(argv[1]), n = atol(argv[2]), k = atol(argv[3]), batch = atol(argv[4]);
+    const size_t counts[] = {size_t(batch * m * k), size_t(batch * k * n), size_t(batch * m * n)};
+    float* matrices[3];
+    for (int i = 0; i < 3; ++i) {
+        if (cudaMallocManaged(reinterpret_cast<void**>(&matrices[i]), counts[i] * sizeof(float))) return 2;
+        if (i < 2 && fread(matrices[i], sizeof(float), counts[i], stdin) != counts[i]) return 2;
+    }
+    const size_t bytes = gemm_workspace_size_batched(m, n, k, batch);
+    void* workspace = nullptr;
+    if (bytes && cudaMalloc(&workspace, bytes)) return 2;
+    if (gemm_workspace_init(workspace, bytes, nullptr)) return 2;
+    const int status = gemm_run_batched(
+        matrices[0], k, m * k, matrices[1], n, k * n, matrices[2], n, m * n, m, n, k, batch, 1, 0, workspace, bytes,
+        nullptr);
+    if (status || cudaDeviceSynchronize()) return puts(gemm_status_string(status)), 1;
+    FILE* const file = fopen(argv[5], "wb");
+    return !file || fwrite(matrices[2], sizeof(float), counts[2], file) != counts[2] || fclose(file);
+}
+"""
+"""A program that computes a batch by the emitted `gemm_run_batched`."""
+
+
+@pytest.mark.gpu
+@needs_nvcc
+@pytest.mark.parametrize(("shape", "batch"), [("16", 10000), ("33x17x9", 5000), ("100x3x100", 128), ("256", 20)])
+def test_batches_have_the_bits_of_the_library(tmp_path: Path, shape: str, batch: int) -> None:
+    """By the kernel that the library takes for such stacks, a small one for the first."""
+    problem = Problem.parse(shape)
+    m, n, k = problem.m, problem.n, problem.k
+    kernel = tilewright.load(m, n, k, batch=batch, device="cuda", vendor="never")
+    files = emit(Served(problem, kernel.config, kernel.device), "gemm", Layout(main=True, batched=True))
+    assert "WRONG" not in compiled(build(tmp_path, files, arch=own_arch()), "--no-times")
+    (tmp_path / "call.cu").write_text(BATCHED_CALL)
+    caller = tmp_path / "call"
+    compiled("nvcc", "-O3", "-std=c++17", f"-arch={own_arch()}", tmp_path / "gemm.cu", f"{caller}.cu", "-o", caller)
+    generator = np.random.default_rng(1)
+    a, b = (generator.uniform(-1, 1, (batch, *each)).astype(np.float32) for each in ((m, k), (k, n)))
+    command = [caller, *map(str, (m, n, k, batch)), tmp_path / "c"]
+    done = subprocess.run(command, input=a.tobytes() + b.tobytes(), capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout
+    expected = tilewright.matmul(a, b, device="cuda", vendor="never")
+    assert (tmp_path / "c").read_bytes() == expected.tobytes()
 
 
 @pytest.mark.gpu
