@@ -1,12 +1,15 @@
 """The cost of an emitted kernel where it is used: its functions timed from C++ beside the library's, on an NVIDIA GPU.
 
     python benchmarks/emitted.py
+    python benchmarks/emitted.py --batched
     python benchmarks/emitted.py --output emitted.json --arch sm_90a
 
 A bundle of tuned kernels of every kind is emitted and built by nvcc, as a library and as a program. Each function of
 the library is timed beside the same kernel of `tilewright.load`, in rounds, on the same inputs: only launch and
 compiler differ. The program is the bundle's self-test, which checks each kernel and times it by itself: from a graph,
 in eager calls that follow each other, from event to event of a single call, and by the processor's time a call.
+With --batched it is functions for batches instead, by strides and by arrays of addresses, of bundles of kernels that a
+look-up gives for such batches; the file keeps what it holds beside them, and they what else is measured.
 --output is benchmarks/results/<device>/emitted.json where it is not given. Needs CuPy and nvcc.
 """
 
@@ -17,10 +20,14 @@ import json
 import re
 import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, geometric_mean, median
 from typing import Any
 
+import numpy as np
+from tilewright.codegen.batch import Strides
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.config import Config
 from tilewright.codegen.emit import Layout, emit
@@ -41,10 +48,15 @@ SHAPES = (
 ).split()
 PADDED = ("300x200x100", "tiled:32,edge=pad")
 """No tuned kernel pads: one that does, and its shape."""
+BATCHES = (
+    "1000000x 3x3x3, 300000x 8x8x8, 100000x 17x17x17, 50000x 32x32x32, 10000x 33x33x33, 2000x 64x64x64, "
+    "2000x 100x100x10, 256x 197x197x64, 64x 128x128x128, 16x 512x512x512"
+).split(", ")
+"""Batches, each as the number of its products and their shape."""
 RUNS, ROUNDS = 3, 9
 """Runs of the self-test, and of a function beside the library's kernel."""
 TIMES = "self_test_us", "eager_us", "single_us", "host_us"
-AT_MOST = {"run over library": 1.03, "eager over kernel, us": 4.0, "host_us": 3.0}
+AT_MOST = {"run over library": 1.03, "batched over library": 1.03, "eager over kernel, us": 4.0, "host_us": 3.0}
 LINE = re.compile(
     r"^(?P<function>\w+) +(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+) +(?P<right>ok|WRONG|-) +(?P<self_test_us>[\d.]+) "
     r"+(?P<eager_us>[\d.]+) +(?P<single_us>[\d.]+) +(?P<host_us>[\d.]+) "
@@ -62,6 +74,12 @@ METHOD = (
     "of 5 batches of 200. empty: the last two of a kernel that does nothing. The first run checks all results"
 )
 
+BATCHED_METHOD = (
+    f"library_us, batched_us, pointers_us: medians of {ROUNDS} rounds in one process, in shuffled orders, over the "
+    "same rotated inputs without gaps, as run_us; the kernel of library_us is that of batched_us. Arrays of addresses, "
+    "which the kernel for any alignment reads, are made before. The self-test has checked all results"
+)
+
 
 def kinds_of(config: Config, problem: Problem) -> list[str]:
     """Parameters of a kernel beside its tiles."""
@@ -70,6 +88,17 @@ def kinds_of(config: Config, problem: Problem) -> list[str]:
     found |= {"pack": any(config.packs), "tma": bool(config.boxes(problem)), "pad": config.edge_of(problem) is Edge.PAD}
     found["l2_prefetch"] = ("l2_prefetch", 1) in config.values
     return [kind for kind, has in found.items() if has]
+
+
+def batches(info: DeviceInfo) -> list[tuple[Problem, Served]]:
+    """The batches in both types, and the kernels that look-ups give for them."""
+    store, rows = Store(Path("no-such-folder").absolute()), []
+    for dtype in ("float", "double"):
+        for text in BATCHES:
+            count, shape = text.split("x ")
+            problem = Problem.parse(shape, dtype, batch=int(count))
+            rows.append((problem, store.lookup(info, problem, look_up).served(replace(problem, batch=1), info)))
+    return rows
 
 
 def kernels(info: DeviceInfo) -> list[Served]:
@@ -98,8 +127,8 @@ def parsed(text: str) -> list[dict[str, Any]]:
 class Built:
     """A bundle built by nvcc: a shared library and the self-test."""
 
-    def __init__(self, served: list[Served], folder: str, arch: str) -> None:
-        files = emit(served, "gemm", Layout(main=True)).write(Path(folder))
+    def __init__(self, served: Sequence[Served], folder: str, arch: str, batched: bool = False) -> None:
+        files = emit(served, "gemm", Layout(main=True, batched=batched)).write(Path(folder))
         sources = [str(path) for path in files if path.suffix == ".cu"]
         self.program, shared = f"{folder}/gemm_main", f"{folder}/libgemm.so"
         command = ["nvcc", "-O3", "-std=c++17", f"-arch={arch}"]
@@ -110,9 +139,9 @@ class Built:
         subprocess.run([*command, "-shared", "-Xcompiler", "-fPIC", *sources, "-o", shared], check=True)
         self._library = ctypes.CDLL(shared)
 
-    def run(self, checks: bool) -> str:
+    def run(self, *options: str) -> str:
         """The output of the self-test. Raises SystemExit where it fails."""
-        command = [self.program, *(() if checks else ("--no-checks",))]
+        command = [self.program, *options]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"the self-test ends with {done.returncode}:\n{done.stdout}")
@@ -120,23 +149,81 @@ class Built:
 
     def launch(self, function: str, device: Device, problem: Problem) -> Launch:
         """A function of the library, with a workspace, on the current stream."""
-        real, long, pointer = getattr(ctypes, f"c_{problem.dtype.value}"), ctypes.c_int64, ctypes.c_void_p
-        sizes = [long(size) for size in (problem.m, problem.n, problem.k)]
-        needed = getattr(self._library, f"{function}_workspace_size")
-        needed.restype = ctypes.c_size_t
-        count = needed(*sizes)
-        workspace = device.allocate(max(1, count))
-        given = pointer(workspace.pointer), ctypes.c_size_t(count)
-        require(self._library.gemm_workspace_init(*given, None), "gemm_workspace_init")
-        device.synchronize()
+        real, pointer, sizes = _real(problem), ctypes.c_void_p, _sizes(problem)
+        workspace, given = self._workspace(f"{function}_workspace_size", device, sizes)
         call = getattr(self._library, f"{function}_run")
 
         def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
-            operands = [x for each in (a, b, c) for x in (pointer(each.pointer), long(each.ld))]
+            operands = [x for each in (a, b, c) for x in (pointer(each.pointer), ctypes.c_int64(each.ld))]
             status = call(*operands, *sizes, real(alpha), real(beta), *given, pointer(device.stream()))
             require(status, f"{function}_run of a workspace at {workspace.pointer:#x}")
 
         return launch
+
+    def launch_batched(
+        self, function: str, device: Device, problem: Problem, strides: Sequence[int] | None = None
+    ) -> Launch:
+        """The function for a batch whose matrices are `strides` elements apart, on the current stream; for None those
+        of matrices without gaps."""
+        long, sizes, real = ctypes.c_int64, _sizes(problem), _real(problem)
+        apart = strides or [step for _, step in Strides.dense(problem).each]
+        batch = long(problem.batch)
+        workspace, given = self._workspace(f"{function}_workspace_size_batched", device, (*sizes, batch))
+        call = getattr(self._library, f"{function}_run_batched")
+
+        def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+            values = [(ctypes.c_void_p(x.pointer), long(x.ld), long(step)) for x, step in zip((a, b, c), apart)]
+            operands = [value for each in values for value in each]
+            stream = ctypes.c_void_p(device.stream())
+            status = call(*operands, *sizes, batch, real(alpha), real(beta), *given, stream)
+            require(status, f"{function}_run_batched of a workspace at {workspace.pointer:#x}")
+
+        return launch
+
+    def launch_pointers(self, function: str, device: Device, problem: Problem, strides: Sequence[int]) -> Launch:
+        """The function for arrays of addresses, of matrices that are `strides` elements apart. The arrays of operands
+        are made at their first launch."""
+        long, sizes, real = ctypes.c_int64, _sizes(problem), _real(problem)
+        batch, size = long(problem.batch), problem.dtype.size_bytes
+        workspace, given = self._workspace(f"{function}_workspace_size_batched", device, (*sizes, batch))
+        call, arrays = getattr(self._library, f"{function}_run_pointers"), dict[tuple[int, int], Any]()
+
+        def addresses(x: Operand, step: int) -> ctypes.c_void_p:
+            key = x.pointer, step
+            if key not in arrays:
+                found = x.pointer + step * size * np.arange(problem.batch, dtype=np.int64)
+                arrays[key] = device.xp.asarray(found)
+            return ctypes.c_void_p(arrays[key].data.ptr)
+
+        def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
+            values = [(addresses(x, step), long(x.ld)) for x, step in zip((a, b, c), strides)]
+            operands = [value for each in values for value in each]
+            stream = ctypes.c_void_p(device.stream())
+            status = call(*operands, *sizes, batch, real(alpha), real(beta), *given, stream)
+            require(status, f"{function}_run_pointers of a workspace at {workspace.pointer:#x}")
+
+        return launch
+
+    def _workspace(self, name: str, device: Device, sizes: Sequence[Any]) -> tuple[Any, tuple[Any, Any]]:
+        """A workspace of as many bytes as the function of this name says, and what a call is given of it."""
+        needed = getattr(self._library, name)
+        needed.restype = ctypes.c_size_t
+        count = needed(*sizes)
+        workspace = device.allocate(max(1, count))
+        given = ctypes.c_void_p(workspace.pointer), ctypes.c_size_t(count)
+        require(self._library.gemm_workspace_init(*given, None), "gemm_workspace_init")
+        device.synchronize()
+        return workspace, given
+
+
+def _real(problem: Problem) -> Any:
+    """The type of alpha and beta."""
+    return getattr(ctypes, f"c_{problem.dtype.value}")
+
+
+def _sizes(problem: Problem) -> list[ctypes.c_int64]:
+    """m, n and k."""
+    return [ctypes.c_int64(size) for size in (problem.m, problem.n, problem.k)]
 
 
 def require(status: int, what: str) -> None:
@@ -145,19 +232,78 @@ def require(status: int, what: str) -> None:
         raise SystemExit(f"{what} returned {status}")
 
 
+def compare_batches(info: DeviceInfo, device: Device, folder: str, arch: str) -> dict[str, Any]:
+    """Time functions for batches beside the library's kernels, print a table and return it."""
+    served = batches(info)
+    built = Built([each for _, each in served], folder, arch, batched=True)
+    built.run("--no-times")
+    rows = []
+    for problem, each in served:
+        function, strides = f"gemm_{problem.dtype.code}", [step for _, step in Strides.dense(problem).each]
+        timer = Timer(device, problem, plan=TimingPlan.side_by_side(device))
+        contenders = {
+            "library_us": prepare(device, problem, each.config).launch,
+            "batched_us": built.launch_batched(function, device, problem),
+            "pointers_us": built.launch_pointers(function, device, problem, strides),
+        }
+        timer.warm(contenders["pointers_us"])  # no graph can make the arrays of addresses
+        samples, _ = timer.rounds(contenders, ROUNDS)
+        row: dict[str, Any] = {"batch": problem.batch, "m": problem.m, "n": problem.n, "k": problem.k}
+        row |= {"dtype": problem.dtype.value, "config": str(each.config)}
+        rows.append(row | {name: median(found) for name, found in samples.items()})
+        shape = f"{problem.batch}x {problem.shape}"
+        times_us = " ".join(f"{rows[-1][name]:10.2f}" for name in contenders)
+        print(f"{shape:<24}{problem.dtype.value:<7}{times_us}  {each.config}", flush=True)
+    summary = {}
+    for name in ("batched", "pointers"):
+        ratios = [row[f"{name}_us"] / row["library_us"] for row in rows]
+        summary[f"{name} over library"] = {"mean": geometric_mean(ratios), "worst": max(ratios)}
+    printed(summary)
+    return {"nvcc_s": round(built.seconds, 1), "summary": summary, "rows": rows}
+
+
+def printed(summary: Mapping[str, Mapping[str, float]]) -> None:
+    """Print means and worst values."""
+    for name, found in summary.items():
+        print(f"{name}: mean {found['mean']:.3f}, worst {found['worst']:.3f}, at most {AT_MOST.get(name, '-')}")
+
+
 def main() -> None:
     """Build, run, time, print the table and write emitted.json."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, help="the JSON file")
     parser.add_argument("--arch", default="native", help="what nvcc compiles for")
+    parser.add_argument("--batched", action="store_true", help="compare functions for batches instead")
     options = parser.parse_args()
     info = choose("cuda")
-    device, served = open_device(info), kernels(info)
+    device = open_device(info)
+    path = options.output or Path(__file__).parent / "results" / info.key / "emitted.json"
+    document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    about: dict[str, Any] = {
+        "device": info.name,
+        "driver": info.driver,
+        "versions": dict(versions_of(info, device.compiler)),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+    if options.batched:
+        with tempfile.TemporaryDirectory() as folder:
+            found = compare_batches(info, device, folder, options.arch)
+        document["batched"] = {**about, "method": BATCHED_METHOD, **found}
+    else:
+        batched = {key: value for key, value in document.items() if key == "batched"}
+        document = {**about, "method": METHOD, **compare(info, device, options.arch), **batched}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def compare(info: DeviceInfo, device: Device, arch: str) -> dict[str, Any]:
+    """Time functions for single products beside the library's kernels, print a table and return it."""
+    served = kernels(info)
     with tempfile.TemporaryDirectory() as folder:
-        built = Built(served, folder, options.arch)
+        built = Built(served, folder, arch)
         runs, empties = [], []
         for number in range(RUNS):
-            told = built.run(checks=number == 0)
+            told = built.run(*(["--no-checks"] if number else []))
             runs.append(parsed(told))
             empties.append([float(us) for us in EMPTY.findall(told)[0]])
         rows = []
@@ -187,18 +333,8 @@ def main() -> None:
         shape = f"{row['m']}x{row['n']}x{row['k']}"
         times_us = " ".join(f"{row[name]:10.2f}" for name in ("library_us", "run_us", *TIMES))
         print(f"{shape:<18}{row['dtype']:<7}{times_us} {ratio:6.3f}  {'+'.join(row['kinds'])}")
-    for name, found in summary.items():
-        print(f"{name}: mean {found['mean']:.3f}, worst {found['worst']:.3f}, at most {AT_MOST.get(name, '-')}")
-    document: dict[str, Any] = {
-        "device": info.name,
-        "driver": info.driver,
-        "versions": dict(versions_of(info, device.compiler)),
-    }
-    document |= {"date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "method": METHOD}
-    document |= {"empty": empty, "nvcc_s": round(built.seconds, 1), "summary": summary, "rows": rows}
-    path = options.output or Path(__file__).parent / "results" / info.key / "emitted.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    printed(summary)
+    return {"empty": empty, "nvcc_s": round(built.seconds, 1), "summary": summary, "rows": rows}
 
 
 if __name__ == "__main__":
