@@ -188,7 +188,8 @@ class Problem:
         Raises:
             ShapeError: a text that is no shape, or a size that is out of range.
             ArgumentTypeError: anything else that is no shape, no dtype or no accuracy.
-            ConfigError: arguments that contradict each other, such as a Problem in float and dtype="double".
+            ConfigError: arguments that contradict each other, such as a Problem in float and dtype="double", or a
+                ragged Problem, which `tilewright.grouped_matmul` alone serves.
         """
         if isinstance(shape, Problem):
             text = f"{shape} is ragged, and only tilewright.grouped_matmul multiplies groups"

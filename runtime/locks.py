@@ -1,7 +1,8 @@
 """Locks that are renewed in a forked child, and that raise in a call which interrupts their holder.
 
 A fork copies a lock that another thread holds, and the child has no thread that would ever release it. So each lock
-of the package is made here, and one handler renews held locks in the child, and the state that they guard.
+of the package is made here, and one handler renews held locks in the child, and the state that they guard. Threads take
+turns by such a lock too where they limit linear algebra to one thread.
 """
 
 import functools

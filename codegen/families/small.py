@@ -73,6 +73,9 @@ def thread_registers(thread_m: int, thread_n: int, dtype: DType) -> int:
     return min(255, 40 + dtype.size_bytes // 4 * (thread_m * thread_n + thread_m + thread_n))
 
 
+_START_BYTES = 3 * 8
+"""Bytes of shared memory in which the instance for any distances has those to a product's matrices."""
+
 _RULES: tuple[Rule["SmallConfig"], ...] = (
     Rule("there is a batch of products", lambda problem, config, target: problem.batch > 1),
     Rule(
@@ -94,8 +97,10 @@ _RULES: tuple[Rule["SmallConfig"], ...] = (
         lambda problem, config, target: not config.whole_runs or config.parts(problem) <= config.threads,
     ),
     Rule(
-        "shared memory holds the matrices of {c.tile.matrices} products",
-        lambda problem, config, target: config.held_bytes(problem) <= target.arch.smem_per_block_bytes,
+        "shared memory holds the matrices of {c.tile.matrices} products, and the distances to them",
+        lambda problem, config, target: (
+            config.held_bytes(problem) + config.start_bytes <= target.arch.smem_per_block_bytes
+        ),
     ),
 )
 
@@ -156,12 +161,18 @@ class SmallConfig(Config):
         """Shared memory of a CTA in bytes: the matrices of its products."""
         return held_bytes(problem, self.tile.matrices, self.pipeline.load)
 
+    @property
+    def start_bytes(self) -> int:
+        """Shared memory of a CTA in bytes, declared in the text, for the distances to the matrices of its products."""
+        return _START_BYTES * self.tile.matrices
+
     def ctas(self, problem: Problem, sm_count: int) -> int:
         return -(-problem.batch // self.tile.matrices)
 
     def launch_config(self, problem: Problem, sm_count: int) -> LaunchConfig:
         """CTAs of several products each, along x."""
-        return LaunchConfig((self.ctas(problem, sm_count), 1, 1), self.block, self.held_bytes(problem))
+        grid = self.ctas(problem, sm_count), 1, 1
+        return LaunchConfig(grid, self.block, self.held_bytes(problem), self.start_bytes)
 
     def registers(self, fit: Fit, dtype: DType) -> int:
         return min(thread_registers(self.tile.thread_m, self.tile.thread_n, dtype), 65536 // self.threads)

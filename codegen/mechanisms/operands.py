@@ -48,10 +48,10 @@ def stored_row(problem: Problem, operand: str) -> int:
 
 
 def widest(problem: Problem, operand: str) -> int:
-    """Elements of the widest vector of at most 16 bytes that divides the stored rows of A, B or C, or the parts of them
-    that belong to the groups of a ragged batch."""
-    divided = {"": "", "m": "a", "k": "ab"}[problem.ragged]
-    if operand in divided and runs_along_k(problem, operand) == (problem.ragged == "k"):
+    """Elements of the widest vector of at most 16 bytes that divides the stored rows of A, B or C. It is 1 where a
+    stored row runs along the dimension of a ragged batch: a group begins at any element of it."""
+    cut = {"": "", "m": "a", "k": "ab"}[problem.ragged]  # operands that the groups cut into parts
+    if operand in cut and runs_along_k(problem, operand) == (problem.ragged == "k"):
         return 1
     return math.gcd(stored_row(problem, operand), WIDE_BYTES // problem.dtype.size_bytes)
 

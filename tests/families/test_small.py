@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from products import SCALARS, TRANS, QuickDevice, check_batch, exact, integers
 from quick import TYPICAL, compile_together
+from tilewright.codegen.config import MAX_STATIC_SMEM_BYTES
 from tilewright.codegen.errors import ConfigError
 from tilewright.codegen.families import parse
 from tilewright.codegen.legality import rejections
@@ -210,3 +211,17 @@ def test_a_config_without_a_batch_is_refused_in_one_line() -> None:
         ConfigError, match="small:16x2x2 cannot serve 8x8x8 float nn on host; required: there is a batch"
     ):
         prepare(QuickDevice(), Problem(8, 8, 8), parse("small:"))
+
+
+def test_shared_memory_counts_the_distances_to_the_matrices() -> None:
+    """The instance for any distances declares them beside the matrices, which a launch passes: both count."""
+    problem, config, target = Problem(2, 2, 2, batch=600), parse("small:512x2x2,block_threads=512"), TYPICAL["sm_90a"]
+    launch = config.launch_config(problem, target.sm_count)
+    declared = 3 * 512 * 8
+    assert launch.static_smem_bytes == declared
+    assert launch.dynamic_smem_bytes <= MAX_STATIC_SMEM_BYTES < launch.dynamic_smem_bytes + declared
+    for less in (0, 1):
+        limit = launch.dynamic_smem_bytes + declared + target.arch.smem_reserved_bytes - less
+        small = replace(target, arch=replace(target.arch, smem_per_sm_bytes=limit))
+        reasons = list(rejections(problem, config, small))
+        assert [("and the distances to them" in reason) for reason in reasons] == [True] * less

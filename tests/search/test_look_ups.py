@@ -29,8 +29,10 @@ def test_untuned_products_run_what_the_golden_file_says(step: int) -> None:
 
 @pytest.mark.fast
 def test_the_problems_are_of_every_kind() -> None:
-    drawn = list(problems())
-    assert len(drawn) == len(set(drawn)) == len(FILE.rows) == 300
+    every = list(problems())
+    assert len(every) == len(set(every)) == len(FILE.rows)
+    drawn = [each for each in every if each.batch == 1]
+    assert (len(drawn), len(every)) == (300, 334)
     for dtype in DType:
         for trans in ("nn", "nt", "tn", "tt"):
             sizes = [(each.m, each.n, each.k) for each in drawn if (each.dtype, each.trans) == (dtype, trans)]

@@ -1,4 +1,4 @@
-"""Golden look-ups: what 300 fixed problems run on six devices where nobody tuned them.
+"""Golden look-ups: what 300 fixed products and 34 batches run on six devices where nobody tuned them.
 
 The trees are evaluated by NumPy, which chooses as the C extension does, so that no compiler is needed.
 """
@@ -77,6 +77,15 @@ _LOG2_SIDES = range(8, 14)
 """Logarithms of the sides of these cubes."""
 _APART = 0.04
 """Largest relative difference of a dimension from the side of its cube."""
+_SQUARES = 3, 5, 8, 17, 33, 48, 65, 96
+"""Sizes of the matrices of batches that fill a device."""
+_FILLING = 100_000
+"""Products of such a batch."""
+_PROGRAMS = (
+    "64x 128x128x128, 1000x 16x16x16, 16x 512x512x512, 32x 2048x2048x64, 32x 2048x64x2048, 256x 197x197x64, "
+    "128x 100x3x100, 2000x 100x100x10, 12x 333x777x555"
+).split(", ")
+"""Batches as programs have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +118,8 @@ class LookUps:
 
 
 def problems() -> Iterator[Problem]:
-    """The problems near a cube, then all others; only `Random.random` is called, whose numbers no version of Python
-    changes."""
+    """The problems near a cube, the other products, then the batches; only `Random.random` is called, whose numbers no
+    version of Python changes."""
     rng = Random(SEED)
     for dtype, *trans in itertools.islice(itertools.cycle(_KINDS), _CUBES):
         side = 2 ** _LOG2_SIDES[math.floor(rng.random() * len(_LOG2_SIDES))]
@@ -120,6 +129,10 @@ def problems() -> Iterator[Problem]:
             logs = (math.log(least) + rng.random() * math.log(most / least) for least, most in bounds)
             sizes = (step * round(math.exp(log) / step) + offset for log in logs)
             yield Problem(*sizes, dtype if accuracy is Grade.IEEE else DType.FLOAT, *trans, accuracy)
+    batches = [(str(n), _FILLING) for n in _SQUARES]
+    batches += [(shape, int(batch)) for batch, _, shape in (text.partition("x ") for text in _PROGRAMS)]
+    for dtype, (shape, batch) in itertools.product(DType, batches):
+        yield Problem.parse(shape, dtype, batch=batch)
 
 
 def look_ups(step: int = 1) -> LookUps:

@@ -7,10 +7,9 @@ Their data set has no variant of `small` with whole runs: of these the model's o
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -93,7 +92,8 @@ _BATCH = "m n k batch trans_a trans_b double row_c intensity elements expected".
 BATCH_FEATURES = [*_TILES, *_SMALL, *_BATCH]
 """Names of all features of batches, in the order of the rows."""
 _NONE = -1.0
-"""Feature of a kernel of another kind, and of all kinds that the data set has none of."""
+"""Value of the features that a kernel lacks: those of the other kind of kernel, or both kinds for a kernel with whole
+runs, which the data set does not have."""
 BATCHES = "batches"
 """Name of the arrays of batches."""
 
@@ -126,8 +126,8 @@ def likely(problem: Problem, info: DeviceInfo) -> Variants:
     rounds = np.where(load == _LOADS.index(Load.CP_ASYNC), 1, 8)
     usable = (thread_m <= problem.m) & (thread_n <= problem.n)
     usable &= (threads // 2 <= items) & (items <= rounds * threads)
-    usable &= _held(problem, every) <= info.arch.smem_per_block_bytes
     every = every[usable]
+    every = every[_held(problem, every) <= info.arch.smem_per_block_bytes]
     every = every[limits(problem, info, every)["us"].argsort(kind="stable")]
     of_load = every[:, -1:] == np.arange(len(_LOADS))
     fastest: Variants = every[(of_load & (of_load.cumsum(axis=0) <= RANKED)).any(axis=1)]
@@ -136,8 +136,13 @@ def likely(problem: Problem, info: DeviceInfo) -> Variants:
 
 def _held(problem: Problem, variants: Variants) -> Floats:
     """Shared memory of a CTA in bytes, for each variant."""
-    held = cache(lambda matrices, load: held_bytes(problem, matrices, _LOADS[load]))
-    return np.array([held(matrices, load) for matrices, load in variants[:, [0, -1]].tolist()], float)
+    return _by_case(lambda matrices, load: held_bytes(problem, matrices, _LOADS[load]), variants[:, [0, -1]])
+
+
+def _by_case(function: Callable[..., int], rows: Variants) -> Floats:
+    """A function of the columns for each row, called once for all rows that are equal."""
+    once = cache(function)
+    return np.array([once(*row) for row in rows.tolist()], float)
 
 
 def _of_loads(variants: Variants, name: str) -> Floats:
@@ -169,9 +174,9 @@ def limits(problem: Problem, info: DeviceInfo, variants: Variants) -> Columns:
     memory = copied * size * info.clock_mhz * info.sm_count / (info.bandwidth_gbs * 1e3 * _MEMORY)
     alone = cta_cycles + rounds * k * (step_cycles + product_cycles * thread_m * thread_n * words)
     alone = alone + load_cycles * copied * words / threads / 4 + waited * memory
-    registers = [thread_registers(int(m), int(n), problem.dtype) for m, n in zip(thread_m, thread_n)]
+    registers = _by_case(lambda m, n: thread_registers(m, n, problem.dtype), variants[:, 1:3])
     held = _held(problem, variants)
-    resident = np.minimum(arch.registers_per_sm // (threads * np.array(registers, float)), arch.max_blocks_per_sm)
+    resident = np.minimum(arch.registers_per_sm // (threads * registers), arch.max_blocks_per_sm)
     resident = np.minimum(resident, arch.max_threads_per_sm // threads)
     resident = np.maximum(1, np.minimum(resident, arch.smem_per_sm_bytes // (held + arch.smem_reserved_bytes)))
     busy = (issued**4 + (loads * words) ** 4 + memory**4 + (alone / resident) ** 4) ** 0.25
@@ -314,10 +319,15 @@ class BatchRanker(Ranker):
             configs, us = [every[place] for place in order], tiles.us[order]
             of_tiles = tiles.columns[:, tiles.order[order]]
         columns, expected = _columns(problem, info, of_tiles, us, small)
-        configs += map(_config, small.tolist())
         times = np.exp(self._corrected(columns, expected))
-        ranked = sorted(map(Predicted, configs, times.tolist()), key=attrgetter("us"))
-        return iter(ranked) if self.knows(info) or not ranked else self._with_filling_splits(problem, info, ranked)
+        fastest = times.argsort(kind="stable").tolist()
+
+        def config_at(place: int) -> Config:
+            return configs[place] if place < len(configs) else _config(small[place - len(configs)].tolist())
+
+        ranked = (Predicted(config_at(place), us) for place, us in zip(fastest, times[fastest].tolist()))
+        known = self.knows(info) or not fastest
+        return ranked if known else self._with_filling_splits(problem, info, list(ranked))
 
     def log_times(self, problem: Problem, info: DeviceInfo, configs: Sequence[Config]) -> Floats:
         return self._corrected(*self.described(problem, info, configs))
