@@ -141,7 +141,7 @@ class Store:
 
         Raises StoreVersionError as `best` does, and ConfigError where not even the default will do.
         """
-        exact = None if problem.ragged else self.best(info.key, problem)  # no record is of a ragged batch
+        exact = self.best(info.key, problem)
         if exact is not None and serves(exact.config, problem, info):
             finer = [grade for grade in Grade if grade.keeps(problem.accuracy) and grade is not problem.accuracy]
             records = [self.best(info.key, replace(problem, accuracy=grade)) for grade in finer]

@@ -293,7 +293,7 @@ def test_key_digests_tell_every_field_apart() -> None:
     problem = GOOD.problem
     others = [replace(problem, m=7), replace(problem, n=7), replace(problem, k=7)]
     others += [replace(problem, dtype=DType.DOUBLE), replace(problem, trans_a=True), replace(problem, trans_b=True)]
-    others += [replace(problem, accuracy="normwise"), replace(problem, batch=7)]
+    others += [replace(problem, accuracy="normwise"), replace(problem, batch=7), replace(problem, ragged="m")]
     digests = {key_digest("d", other) for other in (problem, *others)} | {key_digest("e", problem)}
     assert len(others) == len(fields(Problem))
     assert len(digests) == len(others) + 2

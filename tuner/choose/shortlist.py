@@ -35,7 +35,7 @@ ENTRIES = 240
 WINNERS = 4
 """Number of winners of near shapes on a shortlist."""
 _Kind: TypeAlias = tuple[str, DType, bool, bool, Grade, int]
-"""Device key, type, transposes, accuracy, and 1 for a product or 2 for a batch."""
+"""Device key, type, transposes, accuracy, and 1 for a product, 2 for a batch or 3 for a ragged one."""
 _Kinds: TypeAlias = dict[_Kind, tuple[list[Record], NDArray[np.float64]]]
 """Records of each kind, and rows of the logarithms of their m, n, k and batch."""
 _last_sorted: tuple[Sequence[Record], _Kinds] = (), {}
@@ -45,7 +45,6 @@ _last_sorted: tuple[Sequence[Record], _Kinds] = (), {}
 def look_up(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> LookupResult | None:
     """Choose a config for a problem that was not tuned on a device; None where nothing helps. It is the ranking of
     `Store.lookup`."""
-    records = () if problem.ragged else records  # which are of products whose tiles are whole
     choice = _first(problem, info, records, lambda: Forecast(problem, info).choices(1))
     return None if choice is None else choice.as_lookup(problem, info)
 
@@ -202,7 +201,8 @@ def _in_class(logs: NDArray[np.float64], info: DeviceInfo) -> NDArray[np.float64
 
 
 def _batched(problem: Problem) -> int:
-    return 1 if problem.batch == 1 else 2
+    """The last part of a kind: records of one kind tell nothing of another."""
+    return 3 if problem.ragged else 1 if problem.batch == 1 else 2
 
 
 def _doublings(problem: Problem) -> tuple[float, float, float, float]:
