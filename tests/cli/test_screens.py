@@ -219,19 +219,19 @@ class TestTune:
 
 def test_each_result_of_a_list_is_put_into_words_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After each of thousands of trials the file is whole."""
-    worded = []
+    worded, made = [], []
 
     def noted(one: Result) -> dict[str, Any]:
         worded.append(one.seed)
-        return result_json(one)
+        made.append(result_json(one))  # with the time of writing
+        return made[-1]
 
     monkeypatch.setattr("tilewright.cli.result.result_json", noted)
     results = [result(seed=seed) for seed in range(3)]
     file = ResultsFile(tmp_path / "results.json")
-    for count, each in enumerate(results, start=1):
+    for each in results:
         file.add(each)
-        listed = json.dumps(list(map(result_json, results[:count])), indent=1)
-        assert (tmp_path / "results.json").read_text() == listed + "\n"
+        assert (tmp_path / "results.json").read_text() == json.dumps(made, indent=1) + "\n"
     assert worded == [0, 1, 2]
 
 
