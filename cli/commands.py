@@ -310,6 +310,10 @@ def tune() -> None:
 @_flag("--header-only", help="Write one header with everything in it, for one kernel.")
 @_flag("--cmake", help="Add CMakeLists.txt and a pkg-config file.")
 @_flag("--batched", help="Add functions for batches of products; then every kernel serves batches.")
+@_option(
+    "N", "--batch", type=click.IntRange(1, INT_MAX), default=1,
+    help="Choose kernels for batches of so many products; above 1 it includes --batched.",
+)  # fmt: skip
 @_option("FOLDER", "-o", "--output", type=FOLDER, default=Path(), help="Folder of the files.")
 @_flag("--overwrite", help="Overwrite files that were edited by hand or are of another bundle.")
 @store
@@ -322,6 +326,7 @@ def emit() -> None:
     tilewright emit --name my_gemm --suite public --arch sm_90a --cmake -o out
     tilewright emit --config tiled:32,edge=pad --arch sm_80 --name my_gemm -o out
     tilewright emit --shape 256 --batched --main -o out
+    tilewright emit --shape 16 --batch 100000 -o out
     tilewright emit --plain --config tiled:16 --name tiled -o out
     """
 

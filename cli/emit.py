@@ -34,6 +34,7 @@ def emit_command(
     dtypes: tuple[str, ...],
     trans: tuple[str, ...],
     accuracy: str,
+    batch: int,
     arches: tuple[str, ...],
     keys: tuple[str, ...],
     device: str,
@@ -47,7 +48,7 @@ def emit_command(
 ) -> None:
     """Write the files and list them; `layout` has the options that are fields of Layout."""
     if is_plain:
-        others = {"suite": suite, "arch": arches, "device-key": keys, **layout}
+        others = {"suite": suite, "arch": arches, "device-key": keys, "batch": batch > 1, **layout}
         for other in (each.replace("_", "-") for each, value in others.items() if value):
             raise ConfigError(f"--plain excludes --{other}; leave out one")
         check(len(configs) == 1, "--plain needs one variant; name it by --config")
@@ -62,8 +63,10 @@ def emit_command(
         shapes = tuple("x".join(map(str, config.multiples)) for config in configs)
     problems: dict[Problem, None] = {}
     for dtype, each_trans in itertools.product(dtypes, trans):
-        problems |= dict.fromkeys(Problem.parse(shape, dtype, each_trans, accuracy) for shape in shapes)
-        problems |= dict.fromkeys(suite_problems(suite, dtype, each_trans, accuracy) if suite is not None else ())
+        kind = dtype, each_trans, accuracy
+        problems |= dict.fromkeys(Problem.parse(shape, *kind, batch=batch) for shape in shapes)
+        problems |= dict.fromkeys(suite_problems(suite, *kind, batch) if suite is not None else ())
+    layout["batched"] = layout["batched"] or any(problem.batch > 1 for problem in problems)
     check(
         not configs or len(problems) == len(configs),
         f"--config names {counted(len(configs), 'variant')} for {counted(len(problems), 'product')}; name a different "
@@ -81,14 +84,15 @@ def emit_command(
             served += [Served(problem, config, info) for problem, config in zip(problems, configs, strict=True)]
         else:
             for problem in problems:
-                lookup, batch = shelf.lookup(info, problem, look_up), replace(problem, batch=2)
-                if layout["batched"] and not serves(lookup.config, batch, info):  # as one that is fed by TMA
-                    lookup = shelf.lookup(info, batch, look_up)
+                lookup, pair = shelf.lookup(info, problem, look_up), replace(problem, batch=2)
+                if layout["batched"] and not serves(lookup.config, pair, info):  # as one that is fed by TMA
+                    lookup = shelf.lookup(info, pair, look_up)
                 served.append(lookup.served(problem, info))
     # The command that writes the files again needs these options beside what the files say.
     options_again: dict[str, Sequence[str]] = {"--device-key": keys, "--store": [store.as_posix()] if store else []}
     if suite is not None:
-        products = {"--suite": [suite], "--shape": shapes, "--dtype": dtypes, "--trans": trans}
+        batches = [str(batch)] if batch > 1 else []
+        products = {"--suite": [suite], "--shape": shapes, "--dtype": dtypes, "--trans": trans, "--batch": batches}
         options_again = {**products, **options_again}
     _write(emit(served, name, Layout(**layout), _text_of(options_again)), output, overwrite)
     for note in () if configs else notes:  # notes are about the records that choose

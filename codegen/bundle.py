@@ -41,7 +41,8 @@ class Served:
     shape."""
 
     problem: Problem
-    """The shape, its dtype and transposes; "1024x768x512" or three numbers name one in float without transposes."""
+    """The shape, its dtype and transposes; "1024x768x512" or three numbers name one in float without transposes. A
+    batch is the one that the config was chosen for."""
     config: Config
     """The kernel's config, such as `load(...).config`."""
     target: Target
@@ -50,7 +51,7 @@ class Served:
     origin: str = AS_GIVEN
     """Origin of the config, for a person."""
     recorded_us: float = 0.0
-    """Microseconds of one product when it was tuned for just this shape, 0 where it was not."""
+    """Microseconds of the problem when it was tuned for just this shape, 0 where it was not."""
     error: float = 0.0
     """The largest error seen then, over its bound."""
 
@@ -375,12 +376,12 @@ def bundled(served: Sequence[Served], split: bool, batched: bool) -> Bundle:
     """A bundle of these shapes, with a file for each text if `split`, for batches of products if `batched`. Raises
     ConfigError."""
     for each in served:
-        remedy = "leave batch out and pass Layout(batched=True), which serves any number of products"
-        check(each.problem.batch == 1, f"emit serves a shape, got {each.problem}: {remedy}")
-        alone = f"{each.config} is for batches: pass Layout(batched=True) (--batched), or name another family"
+        remedy = "pass Layout(batched=True) (--batched)"
+        check(batched or each.problem.batch == 1, f"{each.problem} is a batch: {remedy}, or leave batch out")
+        alone = f"{each.config} is for batches: {remedy}, or name another family"
         check(batched or not each.config.batches_alone, alone)
     if batched:
-        served = [replace(each, problem=replace(each.problem, batch=_PRODUCTS)) for each in served]
+        served = [_of_any_batch(each) for each in served]
     groups, arches = _grouped(served)
     several = len(arches) > 1
     parts = _Parts(several)
@@ -420,6 +421,15 @@ def bundled(served: Sequence[Served], split: bool, batched: bool) -> Bundle:
     return Bundle(products=tuple(products), texts=texts, units=units)
 
 
+def _of_any_batch(served: Served) -> Served:
+    """A shape whose kernel serves batches of any number: a time of a batch is part of the origin's text, as the
+    functions tell times of single products."""
+    batch, problem = served.problem.batch, replace(served.problem, batch=_PRODUCTS)
+    if batch == 1:
+        return replace(served, problem=problem)
+    return replace(served, problem=problem, origin=f"for batches of {batch:,}: {served.told}", recorded_us=0.0)
+
+
 def _grouped(served: Sequence[Served]) -> tuple[dict[_Group, list[Served]], list[Arch]]:
     """The shapes of each type, transposes and architecture, and the architectures, the oldest first."""
     check(bool(served), "a bundle wants at least one shape")
@@ -431,7 +441,8 @@ def _grouped(served: Sequence[Served]) -> tuple[dict[_Group, list[Served]], list
         arch = each.target.arch
         check(not arch.is_host, f"{each.config} {host}")
         rows = groups.setdefault(((each.problem.dtype, each.problem.trans), arch), [])
-        check(all(row.problem != each.problem for row in rows), f"{each.problem} is given twice for {arch.name}")
+        product = replace(each.problem, batch=1)
+        check(all(row.problem != each.problem for row in rows), f"{product} is given twice for {arch.name}")
         rows.append(each)
     arches = sorted({arch for _, arch in groups}, key=lambda arch: arch.capability)
     kinds = dict.fromkeys(kind for kind, _ in groups)

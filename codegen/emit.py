@@ -84,7 +84,7 @@ def emit(
     Raises:
         ConfigError: a name that C, C++, the C library, other systems or the files themselves use; a config that cannot
             serve its problem, or that was chosen for the processor; a shape that comes twice; a problem that has a
-            batch, as `Layout(batched=True)` serves batches of any size.
+            batch, without `Layout(batched=True)`, whose functions serve batches of any number.
         ArgumentTypeError: arguments of other types.
     """
     check_type("served", served, (Served, Sequence), "a Served or several")
@@ -234,6 +234,8 @@ def _command(served: Sequence[Served], name: str, layout: Layout, options: str) 
     if "--suite" in options:  # which may have types and transposes of its own: `options` says what was asked beside it
         options_of = {"arch": options_of["arch"]}
     words = [f"--{option} {value}" for option, values in options_of.items() for value in dict.fromkeys(values)]
+    batches = dict.fromkeys(each.problem.batch for each in served)
+    words += [f"--batch {batch}" for batch in batches if batch > 1 and "--suite" not in options]
     words += [f"--accuracy {each}" for each in dict.fromkeys(s.problem.accuracy for s in served) if each != Grade.IEEE]
     words += [options] if options else []
     words.append(f"--name {name}")

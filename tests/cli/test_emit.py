@@ -193,6 +193,22 @@ def test_a_kernel_that_serves_no_batch_gives_way(run: Run, tmp_path: Path) -> No
     assert re.search(r"^4096x16x4096 float nn for sm_90a: \w+:.* \(predicted by", ran.out, re.MULTILINE)
 
 
+def test_kernels_are_chosen_for_a_batch(run: Run, tmp_path: Path) -> None:
+    """A suite names batches of its own."""
+    suite = tmp_path / "suite.csv"
+    suite.write_text("m,n,k,batch\n16,16,16,100000\n100,200,300,1\n")
+    where = "--device-key", "nvidia-h100-80gb-hbm3"
+    for name, asked in (("own", ("--shape", "16", "--batch", "100000")), ("suite", ("--suite", str(suite)))):
+        ran = run("emit", *asked, *where, "--name", "gemm", "-o", str(tmp_path / name))
+        assert ran.status == 0, ran.err
+        assert re.search(r"^16x16x16 float nn batch 100000 for sm_90a: small:", ran.out, re.MULTILINE)
+        assert "gemm_run_batched(" in (tmp_path / name / "gemm.h").read_text()
+    command = (tmp_path / "own" / "gemm.cu").read_text().partition("#include")[0]
+    written = re.search(r"tilewright (emit .*)", command)
+    assert written is not None
+    assert run(*shlex.split(written[1]), "-o", str(tmp_path / "own")).status == 0
+
+
 def test_several_variants_are_emitted_together(run: Run, tmp_path: Path) -> None:
     two = "--config", "tiled:16", "--config", "naive:8x32"
     ran = run("emit", *two, "--arch", "sm_80", "-o", str(tmp_path / "own"))

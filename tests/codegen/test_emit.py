@@ -259,18 +259,45 @@ def test_functions_for_batches_are_there_where_they_are_wanted_alone() -> None:
 
 @pytest.mark.fast
 @pytest.mark.parametrize(
-    ("shape", "batch", "config", "told"),
+    ("shape", "batch", "config", "batched", "told"),
     [
-        ("64", 7, "tiled:16", r"got 64x64x64 float nn batch 7: leave batch out and pass Layout\(batched=True\)"),
-        ("1024x768x512", 1, TMA["nn"], "TMA copies the matrices of one product"),
-        ("16", 7, "small:", r"batch 7: leave batch out and pass Layout\(batched=True\)"),
+        (
+            "64",
+            7,
+            "tiled:16",
+            False,
+            r"64x64x64 float nn batch 7 is a batch: pass Layout\(batched=True\) \(--batched\)",
+        ),
+        ("1024x768x512", 1, TMA["nn"], True, "TMA copies the matrices of one product"),
+        ("1024x768x512", 7, TMA["nn"], True, "TMA copies the matrices of one product"),
+        ("16", 7, "small:", False, r"batch 7 is a batch: pass Layout\(batched=True\)"),
     ],
 )
-def test_what_serves_no_batch_of_any_size_is_told_in_one_line(shape: str, batch: int, config: str, told: str) -> None:
+def test_what_serves_no_batch_of_any_size_is_told_in_one_line(
+    shape: str, batch: int, config: str, batched: bool, told: str
+) -> None:
     row = Served(Problem.parse(shape, batch=batch), parse(config), TYPICAL["sm_90a"])
     with pytest.raises(ConfigError, match=told) as error:
-        emit(row, layout=Layout(batched=True))
+        emit(row, layout=Layout(batched=batched))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.fast
+def test_a_kernel_that_was_chosen_for_a_batch_has_the_text_of_one_for_any() -> None:
+    """A bundle says for which batches its kernels were chosen, and no time of a batch passes for a product's."""
+
+    def files(batch: int, origin: str = "as given", us: float = 0.0) -> dict[str, str]:
+        row = Served(Problem.parse("16", batch=batch), parse("small:16x2x2"), TYPICAL["sm_90a"], origin, us)
+        return dict(emit(row, "gemm", Layout(main=True, batched=True)).files)
+
+    def code(text: str) -> list[str]:
+        return [line for line in text.splitlines() if "given" not in line and not line.startswith("//")]
+
+    assert code(files(1)["gemm.cu"]) == code(files(100_000)["gemm.cu"])
+    tuned = files(100_000, "tuned on a GPU", 584.0)
+    assert '"for batches of 100,000: tuned on a GPU, 584.00 us", 0, 0}' in tuned["gemm.cu"]
+    assert "for batches of 100,000: tuned on a GPU, 584.00 us" in tuned["gemm.h"]
+    assert "--batch 100000" in tuned["gemm.cu"].partition("#include")[0]
 
 
 @pytest.mark.fast
@@ -278,6 +305,9 @@ def test_what_cannot_be_one_bundle_is_told() -> None:
     row = Served(Problem.parse("64"), parse("tiled:16"), TYPICAL["sm_90a"])
     with pytest.raises(ConfigError, match="64x64x64 float nn is given twice for sm_90a"):
         emit([row, row])
+    batch = dataclasses.replace(row, problem=dataclasses.replace(row.problem, batch=9))
+    with pytest.raises(ConfigError, match="64x64x64 float nn is given twice for sm_90a"):
+        emit([row, batch], layout=Layout(batched=True))
     with pytest.raises(ConfigError, match=r"small:16x2x2 is for batches: pass Layout\(batched=True\) \(--batched\)"):
         emit(dataclasses.replace(row, config=parse("small:")))
     with pytest.raises(ConfigError, match="float nt has no shape for sm_80"):
