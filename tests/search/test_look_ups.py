@@ -92,3 +92,21 @@ def test_a_near_batch_serves_and_a_single_product_does_not() -> None:
         found = look_up(problem, device, (record,))
         assert found is not None
         assert (found.record is record) == served, problem
+
+
+@pytest.mark.fast
+def test_groups_of_rows_are_expected_to_take_as_long_as_all_their_tiles() -> None:
+    """Each group ends within a tile: few long groups are one product, many short ones want short tiles."""
+    info = KNOWN["nvidia-h100-80gb-hbm3"]
+
+    def first(problem: Problem) -> tuple[int, float]:
+        found = look_up(problem, info, ())
+        assert found is not None
+        return found.config.cta_tile[0], found.expected_us or 0.0
+
+    one, few, many = (first(Problem(16384, 512, 512, batch=groups, ragged="m")) for groups in (1, 8, 512))
+    assert one[1] == pytest.approx(first(Problem(16384, 512, 512))[1], rel=0.02)
+    assert many[0] <= 32 < one[0]
+    assert 1 < few[1] / one[1] < 1.1
+    # 512 groups have half a tile of 32 rows more each: half as many rows again.
+    assert 1.3 < many[1] / one[1] < 1.9

@@ -3,8 +3,9 @@
 import heapq
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,8 @@ from ...runtime.locks import CachedProperty
 from .batches import batch_ranker_of
 from .choice import Choice, Source, carried
 from .host import host_us
-from .ranker import Ranker, ranker_of
+from .ranker import Predicted, Ranker, ranker_of
 
-_FIRST_OF_GROUPS = 1024
-"""Number of a ranker's choices that those for groups of rows are taken from."""
 _FINER = 1.1
 """Factor on the expected times of a ranker of a finer accuracy: the lower of two estimates is the less certain one."""
 
@@ -50,34 +49,34 @@ class Forecast:
         problem, info, rankers = self.problem, self.info, self._rankers
         if not rankers or min(problem.m, problem.n, problem.k) == 0:
             return []
-        regret = rankers[0].regret_of(problem, info)
+        regret = None if self._asked.ragged else rankers[0].regret_of(problem, info)
         source = Source.LEARNED if rankers[0].knows(info) else Source.TRANSFERRED
         weighted = zip(itertools.chain((1.0,), itertools.repeat(_FINER)), rankers)
-        ranked = (zip(itertools.repeat(weight), ranker.ranked(problem, info)) for weight, ranker in weighted)
+        ranked = (zip(itertools.repeat(weight), self._ranked(ranker)) for weight, ranker in weighted)
         choices: dict[Config, Choice] = {}
-        most = max(count, _FIRST_OF_GROUPS * bool(self._asked.ragged))
         for _, each in heapq.merge(*ranked, key=lambda pair: pair[0] * pair[1].us):
             config = carried(each.config, problem, info)
             if config is not None and self._serves(config):
                 choices.setdefault(config, Choice(config, source, each.us, regret))
-                if len(choices) == most:
+                if len(choices) == count:
                     break
-        if self._asked.ragged == "m":
-            return self._of_groups([*choices.values()])[:count]
-        return list(choices.values())[:count]
+        return list(choices.values())
 
-    def _of_groups(self, choices: Sequence[Choice]) -> list[Choice]:
-        """The choices for groups of rows, of which no data set knows the regret: each group ends within a tile, on
-        average after half of it."""
-        m, groups = self._asked.m, self._asked.batch
+    def _ranked(self, ranker: Ranker) -> Iterable[Predicted]:
+        """A ranker's configs for the problem, the fastest first.
 
-        def padded(choice: Choice) -> Choice:
-            tile_m = choice.config.cta_tile[0]
-            rows = m + groups * (tile_m - 1) / 2
-            us = (choice.expected_us or 0.0) * rows / (-(-m // tile_m) * tile_m)
-            return replace(choice, expected_us=us, regret=None)
-
-        return sorted(map(padded, choices), key=lambda each: each.expected_us or math.inf)
+        Each group of rows ends within a tile, on average after half of it: a config is expected to take as long for the
+        groups as for one product of as many tiles.
+        """
+        problem, info, groups = self.problem, self.info, min(self._asked.batch, self.problem.m)
+        if self._asked.ragged != "m":
+            return ranker.ranked(problem, info)
+        ranked = list[Predicted]()
+        for tile_m in {each.config.cta_tile[0] for each in ranker.ranked(problem, info)}:
+            tiles = max(1, round((problem.m + groups * (tile_m - 1) / 2) / tile_m))
+            whole = ranker.ranked(replace(problem, m=tiles * tile_m), info)
+            ranked += (each for each in whole if each.config.cta_tile[0] == tile_m)
+        return sorted(ranked, key=attrgetter("us"))
 
     def _serves(self, config: Config) -> bool:
         """Whether a config that serves equal products serves those that were asked for."""
