@@ -59,9 +59,9 @@ def problem_of(a: View, b: View, accuracy: object, batch: int = 1, ragged: Ragge
     )
 
 
-def check_offsets(kind: Kind, offsets: Any, like: Any, most: int) -> None:
-    """Raise an error unless `offsets` are those of groups: where each of them ends, in rising order up to `most`, as an
-    array of int32 of a kind and in the memory of the operand `like`. The order of those on a GPU is not looked at.
+def check_offsets(kind: Kind, offsets: Any, like: Any) -> None:
+    """Raise an error unless `offsets` may be those of groups: an array of int32, an element for each group, of a kind
+    and in the memory of the operand `like`.
 
     Raises ArgumentTypeError, ShapeError, LayoutError and DeviceMismatchError.
     """
@@ -75,12 +75,16 @@ def check_offsets(kind: Kind, offsets: Any, like: Any, most: int) -> None:
     places = kind.place(like), kind.place(offsets)
     if places[0] != places[1]:
         raise DeviceMismatchError(f"a is on {places[0]}, offsets on {places[1]}")
-    if places[0] == "host":
-        before = 0
-        for end in kind.numpy(offsets).tolist():
-            text = f"offsets must rise from 0 to {most} at most, got {end} after {before}"
-            check(before <= end <= most, text, ShapeError)
-            before = end
+
+
+def check_rising(offsets: Sequence[int], most: int) -> None:
+    """Raise ShapeError unless the ends of groups rise up to `most`."""
+    before = 0
+    for end in offsets:
+        check(
+            before <= end <= most, f"offsets must rise from 0 to {most} at most, got {end} after {before}", ShapeError
+        )
+        before = end
 
 
 def is_transposed(view: View) -> bool:

@@ -35,7 +35,7 @@ from .arrays import KINDS, A, Copy, Kind, View, as_array, kind_of
 from .gemm import Gemm, MeasureShape, load_on, refuse_capture
 from .kernel import Kernel
 from .plan import CallPlan, CallPlans, Inside, ReadyKernel, first_call
-from .stack import Stack, grouped, ragged_of, stacked
+from .stack import Stack, grouped, stacked
 from .vendor import Faster, Operands, OwnKernel, VendorFallback, VendorProduct, started
 
 _SECONDS = 2.0
@@ -306,7 +306,18 @@ class Library:
         """
         if more or unknown:
             refuse(Library.grouped_matmul, more, unknown)
-        result: A = self.grouped(a, b, offsets, out, alpha, beta, accuracy, device, copy, track=True)
+        key = _key_of_groups(KINDS.get(type(a)) or kind_of(a), a, b, out, offsets)
+        try:
+            plan = self._plans.find((device, accuracy, "never", key))
+        except TypeError:  # one of them has no hash
+            plan = None
+        result: A
+        if plan is None or copy != "never":
+            result = self.grouped(a, b, offsets, out, alpha, beta, accuracy, device, copy, track=True)
+        elif plan.tracks is not None and plan.tracks(a, b, out):
+            result = self._tracked(a, b, out, alpha, beta, accuracy, device, None, offsets)
+        else:
+            result = plan(a, b, out, alpha, beta, offsets)
         return result
 
     def grouped(
@@ -321,23 +332,17 @@ class Library:
         assert kind is not None
         if track and kind.tracked(first, b, out):
             return self._tracked(a, b, out, alpha, beta, accuracy, device, None, offsets)
-        ragged = ragged_of(first.shape, as_array("b", b).shape)
-        check_offsets(kind, offsets, first, first.shape[0 if ragged == "m" else 1])
-        groups = len(offsets)
-        key = kind.key(a, b, out) if first is a else None
-
-        def words(key: Hashable | None) -> tuple[Any, ...]:
-            return device, accuracy, "never", None if key is None else (groups, key)
+        check_offsets(kind, offsets, first)
 
         def inside(a: Any, b: Any, c: Any, alpha: float, beta: float, offsets: Any) -> Any:
             return self.grouped(a, b, offsets, c, alpha, beta, accuracy, None, "never")
 
         def make_plan(kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> CallPlan:
-            return self._planned(lambda: grouped(a, b, out, groups), words(key), kind, like, inside)
+            words = device, accuracy, "never", key and (key, kind.key(offsets, offsets, None))
+            return self._planned(lambda: grouped(a, b, out, len(offsets)), words, kind, like, inside)
 
-        plan = None if key is None else self._plans.find(words(key))
-        if plan is not None and copy == "never":
-            return plan(a, b, out, alpha, beta, offsets)
+        key = _key_of_groups(kind, a, b, out, offsets) if first is a else None
+        plan = None if key is None else self._plans.find((device, accuracy, "never", key))
         return first_call(a, b, out, alpha, beta, copy, plan, make_plan, transposes=True, further=(offsets,))
 
     @called("tilewright.prepare")
@@ -564,6 +569,15 @@ class Library:
         if len(self._kernels) >= _MAX_KERNELS and free:
             self._plans.drop(self._kernels.pop(min(free, key=lambda key: self._kernels[key].used)))
         return ready
+
+
+def _key_of_groups(kind: Kind | None, a: Any, b: Any, out: Any, offsets: Any) -> Hashable | None:
+    """Everything about the arrays of a grouped product but their addresses and elements; None where they are not all of
+    one kind. `out` may be None."""
+    if kind is None or KINDS.get(type(offsets)) is not kind:
+        return None
+    key = kind.key(a, b, out)
+    return None if key is None else (key, kind.key(offsets, offsets, None))
 
 
 def _selector(place: str, device: str | None) -> str:

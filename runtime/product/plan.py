@@ -11,6 +11,7 @@ from ..device import launcher
 from .arguments import (
     Dim,
     check_apart,
+    check_rising,
     check_start,
     check_written,
     is_transposed,
@@ -105,7 +106,7 @@ class CallPlan:
     def quick(self) -> "CallPlan":
         """The plan with its usual call in C, where the extension is loaded and the arrays lie on a GPU."""
         laid, extension = self._run, None if self._index is None else launcher.module()
-        if extension is None or not isinstance(laid, Laid | LaidVendor) or self._ready.kernel.problem.ragged:
+        if extension is None or not isinstance(laid, Laid | LaidVendor):
             return self
         device, program = self._device, laid.program.exchanged() if self._swapped else laid.program
         lock = program.lock
@@ -116,11 +117,13 @@ class CallPlan:
         order = (1, 0, 2) if self._swapped else (0, 1, 2)
         spans = self._span_a, self._span_b, self._span_c
         bounds = [[each[i] for i in order] for each in (spans, laid.masks)]
-        made: CallPlan = extension.Call((self, self.tracks, *place, *after, *work), *map(tuple, bounds))
+        objects, further = (self, self.tracks, *place, *after, *work), bool(self._ready.kernel.problem.ragged)
+        made: CallPlan = extension.Call(objects, *map(tuple, bounds), int(further))
         return made
 
     def __call__(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, *further: Any) -> Any:
-        """The product. `further` are arrays of which launches take addresses too, the offsets of a ragged batch.
+        """The product. `further` are arrays of which launches take addresses too, the offsets of a ragged batch. Their
+        order is looked at where the processor can read them.
 
         Raises ArgumentTypeError, ShapeError, LayoutError, LaunchError.
         """
@@ -135,6 +138,9 @@ class CallPlan:
             beta = math.copysign(least, beta)
         index, device = self._index, self._device
         if index is None:
+            for offsets in further:
+                problem = self._ready.kernel.problem
+                check_rising(self._kind.numpy(offsets).tolist(), problem.m if problem.ragged == "m" else problem.k)
             if device.info.arch.is_host:
                 return self._here(0, False, a, b, out, alpha, beta, *further)
             with device.entered():

@@ -43,6 +43,7 @@ CALLS = {
     "matmul, new array": (16, 9),
     "load, new array": (16, 9),
     "beneath the torch op": (25, 12),
+    "grouped_matmul": (21, 10),
 }
 """Numbers of calls of Python functions and of C functions that a warm product takes, by entry point."""
 
@@ -52,7 +53,9 @@ def ways() -> dict[str, Callable[[], Any]]:
     """Products of the same arrays, each by another entry point."""
     a, b, out = np.ones((8, 7), "f4"), np.ones((7, 6), "f4"), np.zeros((8, 6), "f4")
     loaded, options = tilewright.load(8, 6, 7, device="host"), (None, 1.0, 0.0, "ieee", "host", "if-needed", None)
+    groups = np.ones((2, 7, 6), "f4"), np.array([3, 8], "i4")
     return {
+        "grouped_matmul": partial(tilewright.grouped_matmul, a, *groups, out=out, device="host"),
         "matmul": partial(tilewright.matmul, a, b, out=out, device="host"),
         "load": partial(loaded, a, b, out=out),
         "matmul, new array": partial(tilewright.matmul, a, b, device="host"),

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import math
 import random
 import struct
 import subprocess
@@ -10,6 +11,7 @@ import sysconfig
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,15 +31,17 @@ from tilewright.codegen.errors import (
     ShapeError,
 )
 from tilewright.codegen.legality import fitted
-from tilewright.codegen.problem import Problem
+from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import LaunchConfig
 from tilewright.runtime.device import driver, launcher
 from tilewright.runtime.device.cublas import Cublas
 from tilewright.runtime.device.protocol import Binary, Launcher
 from tilewright.runtime.product import kernel as kernel_module
+from tilewright.runtime.product.arrays import View
 from tilewright.runtime.product.kernel import Kernel, Laid
 from tilewright.runtime.product.plan import CallPlan, ReadyKernel
+from tilewright.runtime.product.stack import grouped
 from tilewright.runtime.product.vendor import Vendor, VendorProduct
 from variants import variant
 
@@ -256,8 +260,18 @@ CONFIGS = {
     "pad": ("67x71x35", "tiled:32,edge=pad"),
     "no k": ("67x71x0", "simt:pack_a=1,load=cp_async"),
     "nothing": ("0x71x35", "tiled:32"),
+    "groups": ("120x96x64", "simt:64x64x16,thread=4x8"),
+    "groups, stream-K": ("640x1280x512", "simt:stream_k=1"),
 }
-A, B, OUT = 1 << 30, 1 << 31, 1 << 32
+GROUPS = 3
+"""Groups of rows of the configs that are named so."""
+A, B, OUT, OFFSETS = 1 << 30, 1 << 31, 1 << 32, 1 << 33
+
+
+def view_of(address: int, shape: tuple[int, ...]) -> View:
+    """An array of floats on the fake GPU, row by row."""
+    strides = tuple(4 * math.prod(shape[place + 1 :]) for place in range(len(shape)))
+    return View(address, shape, strides, DType.FLOAT, "cuda:0")
 
 
 class Product:
@@ -267,6 +281,12 @@ class Product:
         shape, text = CONFIGS[name]
         shape, _, dtype = shape.partition(":")
         self.problem, self.gpu, self.kind = Problem.parse(shape, dtype or "float"), FakeGpu(fake), FakeKind()
+        self.further, stack = list[FakeArray](), None
+        if name.startswith("groups"):
+            m, n, k = self.problem.m, self.problem.n, self.problem.k
+            self.problem, self.further = replace(self.problem, batch=GROUPS, ragged="m"), [FakeArray(OFFSETS)]
+            shapes = (A, (m, k)), (B, (GROUPS, k, n)), (OUT, (m, n))
+            stack = grouped(*(view_of(address, each) for address, each in shapes), GROUPS)  # type: ignore[call-arg]
         config = variant(text)
         source = render(self.problem, config, self.gpu.info)
         fit = fitted(self.problem, config, self.gpu.info)
@@ -274,12 +294,12 @@ class Product:
         self.kept = kept
         lds = [max(4, -(-cols // 4) * 4) for _, cols in (self.problem.stored_a, self.problem.stored_b)]
         lds_of_all: Any = *lds, self.problem.n
-        self.plan = CallPlan(kept, self.kind, "cuda:0", lds_of_all, swapped=swapped)  # type: ignore[arg-type]
+        self.plan = CallPlan(kept, self.kind, "cuda:0", lds_of_all, swapped=swapped, stack=stack)  # type: ignore[arg-type]
         self.call: Any = self.plan.quick()
 
     def __call__(self, a: int = A, b: int = B, out: int | None = OUT, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
         self.out = None if out is None else FakeArray(out)
-        return self.call(FakeArray(a), FakeArray(b), self.out, alpha, beta)
+        return self.call(FakeArray(a), FakeArray(b), self.out, alpha, beta, *self.further)
 
 
 @pytest.fixture(autouse=True)
@@ -377,8 +397,10 @@ def test_both_languages_tell_the_driver_the_same(fake: FakeDriver, monkeypatch: 
 CALLS = {
     ("C", "plain"): (8, 1),
     ("C", "split-K"): (10, 3),
+    ("C", "groups"): (9, 1),
     ("Python", "plain"): (14, 3),
     ("Python", "split-K"): (18, 7),
+    ("Python", "groups"): (15, 3),
 }
 """Numbers of calls of Python functions and of C functions that a warm product takes once its plan is at hand. The fake
 array library and GPU are asked for seven or eight of them; one call in C is theirs: it notes what was written."""
@@ -387,14 +409,25 @@ array library and GPU are asked for seven or eight of them; one call in C is the
 class TestCall:
     def test_the_usual_call_is_in_c(self, fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
         use("C", monkeypatch)
-        product = Product(fake, "split-K")
+        products = [Product(fake, name) for name in ("split-K", "groups, stream-K")]
         monkeypatch.setattr(CallPlan, "__call__", lambda *given: pytest.fail("Python did it"))
-        product()
-        assert len(fake.taken()) == 1
+        for product in products:
+            product()
+            assert len(fake.taken()) == 1
 
-    @pytest.mark.parametrize("name", ["plain", "split-K"])
+    @pytest.mark.parametrize("name", ["plain", "groups"])
+    def test_a_plan_takes_so_many_arrays(self, fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        use("C", monkeypatch)
+        product = Product(fake, name)
+        for further in ([FakeArray(OFFSETS)] * 2, product.further[1:]):
+            if further != product.further:
+                with pytest.raises(TypeError, match=f"and {len(product.further)} further arrays"):
+                    product.call(FakeArray(A), FakeArray(B), FakeArray(OUT), 1.0, 0.0, *further)
+
+    @pytest.mark.parametrize("name", ["plain", "split-K", "groups"])
     def test_a_warm_call_takes_so_many_calls(self, fake: FakeDriver, language: str, name: str) -> None:
-        run = partial(Product(fake, name).call, FakeArray(A), FakeArray(B), FakeArray(OUT), 1.0, 0.0)
+        product = Product(fake, name)
+        run = partial(product.call, FakeArray(A), FakeArray(B), FakeArray(OUT), 1.0, 0.0, *product.further)
         check_calls(run, CALLS[language, name], "fake_driver")
 
     @pytest.mark.parametrize("name", ["plain", "split-K", "TMA", "pack A"])
@@ -509,10 +542,10 @@ class TestCall:
                 call(*arrays, 1.0, 0.0)
         assert fake.taken() == []
 
-    @pytest.mark.parametrize("name", ["TMA", "split-K"])
+    @pytest.mark.parametrize("name", ["TMA", "split-K", "groups, stream-K"])
     def test_nothing_is_kept(self, fake: FakeDriver, language: str, name: str) -> None:
         product = Product(fake, name)
-        given = FakeArray(A), FakeArray(B), FakeArray(OUT), 1.25, 0.5
+        given = FakeArray(A), FakeArray(B), FakeArray(OUT), 1.25, 0.5, *product.further
         product.call(*given)
         product.kind.written.clear()
         laid, scratch = product.plan._run, product.kept.kernel._scratch

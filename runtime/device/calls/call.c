@@ -1,4 +1,4 @@
-/* A product from Python: Call(...)(a, b, out, alpha, beta), one plan.
+/* A product from Python: Call(...)(a, b, out, alpha, beta) and perhaps further arrays, one plan.
  *
  * It does the usual call, of arrays that lie where they should on the current GPU, into `out`, and not captured into a
  * graph; every other it leaves to the plan itself.
@@ -31,6 +31,7 @@ enum { A, B, C, ALPHA, BETA, GIVEN, MOST_VALUES = 256 }; /* numbers of values ar
 typedef struct {
     Head head;
     unsigned long long span[3], mask[3]; /* of A, B and C: bytes up to the end, bits that are 0 in the address */
+    Py_ssize_t arguments;                   /* arguments of a call: those above and further arrays */
 } Call;
 
 /* Whether what a call gave is what is wanted; -1 with an exception. */
@@ -41,12 +42,12 @@ static int gives(PyObject *given, PyObject *wanted)
     return same;
 }
 
-/* Runs a Program under its lock; `values` begin with the call's arguments. -1 with an exception. */
-static int carried_out(PyObject *const *kept, PyObject *stream, PyObject **values)
+/* Runs a Program under its lock; `values` begin with so many `arguments` of the call. -1 with an exception. */
+static int carried_out(PyObject *const *kept, PyObject *stream, PyObject **values, Py_ssize_t arguments)
 {
     PyObject *own = NULL, *maps = kept[MAPS], *constants = kept[CONSTANTS], *steps = kept[STEPS];
     PyObject *asked[] = {stream, Py_False}, *passed[MOST_SLOTS + 1] = {stream};
-    Py_ssize_t count = GIVEN, mapped = 0;
+    Py_ssize_t count = arguments, mapped = 0;
     int result = -1;
     if (kept[ADDRESSES] != Py_None && !(own = PyObject_Vectorcall(kept[ADDRESSES], asked, 2, NULL)))
         return -1;
@@ -71,7 +72,7 @@ static int carried_out(PyObject *const *kept, PyObject *stream, PyObject **value
     result = 0;
 end:
     while (mapped--)
-        Py_DECREF(values[GIVEN + (own ? PyTuple_GET_SIZE(own) : 0) + mapped]);
+        Py_DECREF(values[arguments + (own ? PyTuple_GET_SIZE(own) : 0) + mapped]);
     Py_XDECREF(own);
     return result;
 }
@@ -95,6 +96,9 @@ static int put_on(const Call *self, PyObject *stream, PyObject *const *given)
             goto end;
         as_usual &= !(at[i] & self->mask[i]) && (at[i] || !self->span[i]);
     }
+    for (Py_ssize_t i = GIVEN; i < self->arguments; i++)
+        if (!(values[i] = PyObject_CallOneArg(kept[POINTER], given[i])))
+            goto end;
     end_c = at[C] + self->span[C];
     for (int i = A; i < C; i++)
         as_usual &= !(at[i] < end_c && at[C] < at[i] + self->span[i]);
@@ -104,7 +108,7 @@ static int put_on(const Call *self, PyObject *stream, PyObject *const *given)
         result = held < 0 ? -1 : 0; /* Python raises */
     if (!as_usual || held || (locked && told(kept[ACQUIRE], NULL, 0)))
         goto end;
-    result = carried_out(kept, stream, values);
+    result = carried_out(kept, stream, values, self->arguments);
     if (locked) {
         PyObject *type, *error, *trace;
         PyErr_Fetch(&type, &error, &trace);
@@ -114,8 +118,9 @@ static int put_on(const Call *self, PyObject *stream, PyObject *const *given)
     if (!result)
         result = told(kept[USED], NULL, 0) || (kept[WROTE] != Py_None && told(kept[WROTE], &given[C], 1)) ? -1 : 1;
 end:
-    for (int i = A; i <= C; i++)
-        Py_XDECREF(values[i]);
+    for (Py_ssize_t i = A; i < self->arguments; i++)
+        if (i != ALPHA && i != BETA)
+            Py_XDECREF(values[i]);
     return result;
 }
 
@@ -144,21 +149,23 @@ static int usual(const Call *self, PyObject *const *given)
 static PyObject *call_call(PyObject *object, PyObject *const *given, size_t flags, PyObject *names)
 {
     Call *self = (Call *)object;
-    if (names || PyVectorcall_NARGS(flags) != GIVEN)
-        return PyErr_Format(PyExc_TypeError, "a plan takes a, b, out, alpha and beta");
+    if (names || PyVectorcall_NARGS(flags) != self->arguments)
+        return PyErr_Format(PyExc_TypeError, "this plan takes a, b, out, alpha, beta and %zd further arrays",
+                            self->arguments - GIVEN);
     int result = usual(self, given);
     if (result > 0)
         return Py_NewRef(given[C]);
-    return result ? NULL : PyObject_Vectorcall(self->head.kept[PLAN], given, GIVEN, NULL);
+    return result ? NULL : PyObject_Vectorcall(self->head.kept[PLAN], given, (size_t)self->arguments, NULL);
 }
 
-/* Call(kept, spans, masks) */
+/* Call(kept, spans, masks, further arrays) */
 static PyObject *call_new(PyTypeObject *type, PyObject *given, PyObject *Py_UNUSED(named))
 {
     PyObject *kept;
     unsigned long long span[3], mask[3];
-    if (!PyArg_ParseTuple(given, "O!(KKK)(KKK)", &PyTuple_Type, &kept, &span[A], &span[B], &span[C], &mask[A],
-                          &mask[B], &mask[C]))
+    Py_ssize_t further;
+    if (!PyArg_ParseTuple(given, "O!(KKK)(KKK)n", &PyTuple_Type, &kept, &span[A], &span[B], &span[C], &mask[A],
+                          &mask[B], &mask[C], &further))
         return NULL;
     if (PyTuple_GET_SIZE(kept) != CALL_KEEPS)
         return PyErr_Format(PyExc_ValueError, "a Call keeps %d objects", CALL_KEEPS);
@@ -168,6 +175,7 @@ static PyObject *call_new(PyTypeObject *type, PyObject *given, PyObject *Py_UNUS
     self->head.vectorcall = call_call;
     for (int i = 0; i < CALL_KEEPS; i++)
         self->head.kept[i] = Py_NewRef(PyTuple_GET_ITEM(kept, i));
+    self->arguments = GIVEN + further;
     memcpy(self->span, span, sizeof span);
     memcpy(self->mask, mask, sizeof mask);
     return (PyObject *)self;
