@@ -18,6 +18,7 @@ which `trials.py export` writes Kernel Tuner cache files and T4 files. Needs CuP
 """
 
 import argparse
+import functools
 import itertools
 import json
 import math
@@ -36,8 +37,9 @@ from shapes import SEED, batches, problems
 from tilewright.codegen.config import Config
 from tilewright.codegen.errors import CompileError, TuningError
 from tilewright.codegen.families import families, parse
+from tilewright.codegen.families.simt import Order
 from tilewright.codegen.legality import serves
-from tilewright.codegen.problem import Grade, Problem
+from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.codegen.render import render
 from tilewright.runtime.check.timing import Timer, TimingPlan
 from tilewright.runtime.device.cache import compile_cached
@@ -71,6 +73,11 @@ OF_FAMILY_OF_BATCH = 6
 """Kernels of each family that are tried for a batch."""
 NEAR_FIRST = 3
 """Variants next to the first one of each family of a batch, the likeliest and others."""
+TILED = 8
+"""Kernels of any tile that are tried for a batch in float: products of a batch have few tiles, so that a tile which
+divides m and n may take a third less time than those of the pool."""
+MOST_WARPS, MOST_ACCUMULATORS = 8, 140
+"""Warps of these kernels, and elements of C of a thread, at most."""
 CHOICES = 12
 """The first choices of a look-up are tried too: without it how good a look-up is can be told for few problems."""
 GUESSES = 6
@@ -113,6 +120,35 @@ def modelled(problem: Problem, info: DeviceInfo, configs: Sequence[Config]) -> d
     valid = table.valid(problem).nonzero()[0]
     us = table.modelled_us(problem, valid)
     return {table.configs[valid[place]]: float(us[place]) for place in us.argsort(kind="stable")}
+
+
+@functools.cache
+def tilings() -> tuple[Config, ...]:
+    """A kernel of `simt` for each thread tile, arrangement of lanes and warps and depth of tiles."""
+    simt = families()["simt"]
+    block_m, block_n = (frozenset(simt.leaf(name).choices) for name in ("block_m", "block_n"))
+    thread_m, thread_n, lanes_m = (simt.leaf(name).choices for name in ("thread_m", "thread_n", "lanes_m"))
+    warps = [(m, n) for m in range(1, MOST_WARPS + 1) for n in range(1, MOST_WARPS // m + 1)]
+    return tuple(
+        simt.build(
+            {"block_m": lanes * m * warps_m, "block_n": 32 // lanes * n * warps_n, "block_k": k, "thread_m": m}
+            | {"thread_n": n, "lanes_m": lanes, "order": Order.ROWS, "interleave": 2}
+        )
+        for m, n, lanes, (warps_m, warps_n), k in itertools.product(thread_m, thread_n, lanes_m, warps, (8, 16))
+        if m * n <= MOST_ACCUMULATORS and lanes * m * warps_m in block_m and 32 // lanes * n * warps_n in block_n
+    )
+
+
+def tiled(problem: Problem, info: DeviceInfo) -> Iterator[Config]:
+    """The kernels of `tilings` that serve a batch, those of different tiles, the fastest by the model first; none in
+    double."""
+    tiles = set[tuple[object, ...]]()
+    for config in modelled(problem, info, tilings()) if problem.dtype is DType.FLOAT else ():
+        tile = config.cta_tile[:2], config.get("thread_m"), config.get("thread_n")
+        fits = carried(config, problem, info) if tile not in tiles else None
+        if fits is not None:
+            tiles.add(tile)
+            yield fits
 
 
 def listed(problem: Problem, info: DeviceInfo) -> tuple[Config, ...]:
@@ -164,6 +200,7 @@ def variants_of_batch(problem: Problem, info: DeviceInfo, trials: int) -> list[C
     chosen = dict.fromkeys([*expected[:CHOICES], *of_families(expected, OF_FAMILY_OF_BATCH)])
     defaults = (family() for family in families().values() if problem.accuracy is Grade.IEEE)
     chosen |= dict.fromkeys(config for config in defaults if serves(config, problem, info))
+    chosen |= dict.fromkeys(itertools.islice(tiled(problem, info), TILED))
     for first in of_families(expected, 1):
         near = [config for config in forecast.ordered(neighbours(first, forecast)) if config not in chosen]
         chosen |= dict.fromkeys([*near[:NEAR_FIRST], *rng.sample(near, min(len(near), NEAR_FIRST))])
@@ -205,7 +242,8 @@ def variants_of(job: Job) -> list[Config]:
     forecast = Forecast(problem, info)
     near = [config for config in forecast.ordered(neighbours(known[0], forecast)) if config not in known]
     others = rng.sample(near[BESIDE:], min(len(near[BESIDE:]), BESIDE_AT_RANDOM))
-    chosen = *expected[:CHOICES], *of_families(expected), *guesses, *near[:BESIDE], *others
+    tiles = itertools.islice(tiled(problem, info), TILED) if problem.batch > 1 else ()
+    chosen = *expected[:CHOICES], *of_families(expected), *guesses, *near[:BESIDE], *others, *tiles
     return [known[0], *(config for config in dict.fromkeys(chosen) if config not in known)]
 
 

@@ -58,7 +58,7 @@ class SimtTile(WarpTile):
         64, 16, 32, 48, 96, 128, 160, 192, 256, 40, 56, 80, 112, 120, *FITTED_M, meaning="rows of C a CTA computes"
     )
     block_n: int = option(
-        64, 16, 32, 48, 96, 128, 160, 192, 256, 40, 80, 120, *FITTED_N, meaning="columns of C a CTA computes"
+        64, 16, 32, 48, 96, 128, 160, 192, 256, 40, 80, 120, *FITTED_N, 112, meaning="columns of C a CTA computes"
     )
     block_k: int = option(16, 8, 32, 64, 128, 256, meaning="steps of k that a tile covers")
     thread_m: int = option(8, 2, 4, 16, 5, 10, 14, 6, 7, meaning="rows of C a thread computes")
