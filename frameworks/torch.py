@@ -2,9 +2,9 @@
 
 Only this file needs torch.
 
-The op `matmul` has a kernel, a fake kernel for tracing, gradients in both modes and a rule for `torch.vmap`; the op
-`grouped_matmul` has no forward gradients and no such rule. The functions bypass torch's dispatcher unless their tensors
-are traced or transformed.
+Both ops have a kernel, a fake kernel for tracing and gradients in both modes. `matmul` has a rule for `torch.vmap` too,
+by which `grouped_matmul` is called for each place of the mapped dimension. The functions bypass torch's dispatcher
+unless their tensors are traced or transformed.
 """
 
 import math
@@ -79,7 +79,7 @@ def matmul(
     if type(alpha) is not float:
         alpha = number("alpha", alpha)
     if not _is_plain(a, b):
-        _check_inside(a=a, b=b)
+        _check_tensors(a=a, b=b)
         return _op(a, b, alpha, accuracy, vendor)
     if _is_tracked(a, b):
         return _apply(a, b, alpha, accuracy, vendor)
@@ -90,8 +90,8 @@ def grouped_matmul(
     a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor, *more: Never, alpha: SupportsFloat = 1.0,
     accuracy: GradeLike = "ieee", **unknown: Never,
 ) -> torch.Tensor:  # fmt: skip
-    """Products of groups of rows in one launch, as `tilewright.grouped_matmul` has them; gradients and `torch.compile`
-    work.
+    """Products of groups of rows in one launch, as `tilewright.grouped_matmul` has them; gradients, `torch.func` and
+    `torch.compile` work.
 
     The gradients are grouped products of the same offsets: of groups of rows for a, and for b one product for each
     group, or the other way round. Tensors with strides that no kernel takes are copied. On a GPU offsets are read by
@@ -113,13 +113,16 @@ def grouped_matmul(
     """
     if more or unknown:
         refuse(grouped_matmul, more, unknown)
-    alpha = number("alpha", alpha)
-    if torch.compiler.is_compiling() or not _is_plain(a, b) or _is_tracked(a, b):
+    if torch.compiler.is_compiling():
         return _grouped_op(a, b, offsets, alpha, accuracy)
-    try:
-        return _grouped_kernel(a, b, offsets, alpha, accuracy)
-    except NotInMemoryError:
+    if type(alpha) is not float:
+        alpha = number("alpha", alpha)
+    if not _is_plain(a, b, offsets):
+        _check_tensors(a=a, b=b, offsets=offsets)
         return _grouped_op(a, b, offsets, alpha, accuracy)
+    if _is_tracked(a, b):
+        return _apply_groups(a, b, offsets, alpha, accuracy)
+    return _groups(a, b, offsets, alpha, accuracy)
 
 
 class Linear(torch.nn.Linear):  # type: ignore[misc]
@@ -131,11 +134,12 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
         return result if self.bias is None else result + self.bias
 
 
-def _is_plain(a: Any, b: Any) -> bool:
-    """Whether a and b are tensors of the processor or CUDA whose products nothing but autograd may have to record."""
+def _is_plain(a: Any, b: Any, offsets: Any = None) -> bool:
+    """Whether these are tensors of the processor or CUDA whose products nothing but autograd may have to record."""
     return (
         type(a) in _TYPES
         and type(b) in _TYPES
+        and (offsets is None or type(offsets) in _TYPES)
         and not torch._C._are_functorch_transforms_active()
         and torch._C._get_tracing_state() is None
         and not _symbolic_trace._is_fx_tracing_flag
@@ -143,9 +147,12 @@ def _is_plain(a: Any, b: Any) -> bool:
     )
 
 
-def _check_inside(**tensors: Any) -> None:
-    """Raise ArgumentTypeError for a tensor from a call of `torch.vmap` that has ended."""
+def _check_tensors(**tensors: Any) -> None:
+    """Raise ArgumentTypeError for what is no tensor, or is one from a call of `torch.vmap` that has ended."""
     for name, each in tensors.items():
+        proxy = _symbolic_trace._is_fx_tracing_flag
+        text = f"{name} must be a torch.Tensor, got {type(each).__name__}: pass torch.as_tensor({name})"
+        check(proxy or isinstance(each, torch.Tensor), text, ArgumentTypeError)
         escaped = (
             isinstance(each, torch.Tensor)
             and torch._C._functorch.is_batchedtensor(each)
@@ -199,6 +206,16 @@ def _grouped_kernel(a: Any, b: Any, offsets: Any, alpha: float = 1.0, accuracy: 
     return _library.grouped(a, b, offsets, None, alpha, 0.0, accuracy, None, "if-needed")
 
 
+def _groups(a: Any, b: Any, offsets: Any, alpha: float, accuracy: str) -> Any:
+    """The grouped products below autograd, as `_product`."""
+    try:
+        return _library.grouped(a, b, offsets, None, alpha, 0.0, accuracy, None, "if-needed")
+    except NotInMemoryError:
+        pass
+    with torch._C._AutoDispatchBelowAutograd():
+        return _grouped_op(a, b, offsets, alpha, accuracy)
+
+
 def _grouped_fake(a: Any, b: Any, offsets: Any, alpha: float = 1.0, accuracy: str = "ieee") -> Any:
     """A tensor of the shape, strides, dtype and device of the result of grouped products."""
     shapes = f"a is {tuple(a.shape)}, b is {tuple(b.shape)}"
@@ -210,25 +227,12 @@ def _grouped_fake(a: Any, b: Any, offsets: Any, alpha: float = 1.0, accuracy: st
     return a.new_empty((*groups, a.shape[0], b.shape[-1]))
 
 
-def _save_groups(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Keep what the gradients of grouped products need."""
-    a, b, offsets, alpha, accuracy = inputs
-    ctx.save_for_backward(a, b, offsets)
-    ctx.options = {"alpha": alpha, "accuracy": accuracy}
-
-
-def _grouped_gradients(ctx: Any, grad: Any) -> Any:
-    """The gradients of grouped products by a and b, for groups of rows or along k."""
-    a, b, offsets = ctx.saved_tensors
-    for_a, for_b, *_ = ctx.needs_input_grad
-    of_a = of_b = None
-    if for_a:
-        rows = (grad, b.mT) if b.dim() == 3 else (b, grad.mT)
-        of_a = grouped_matmul(*rows, offsets, **ctx.options)
-        of_a = of_a if b.dim() == 3 else of_a.mT
-    if for_b:
-        of_b = grouped_matmul(a.mT, grad, offsets, **ctx.options)
-    return of_a, of_b, None, None, None
+def _below(modes: tuple[bool, bool], op: Any, *arguments: Any) -> Any:
+    """An op below autograd, with gradients and forward gradients on or off as `modes` says."""
+    grad, forward = modes
+    below = torch._C._AutoDispatchBelowAutograd()
+    with torch.set_grad_enabled(grad), forward_ad._set_fwd_grad_enabled(forward), below:
+        return op(*arguments)
 
 
 class _Product(torch.autograd.Function):  # type: ignore[misc]
@@ -252,10 +256,7 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
         ctx.options = {"alpha": alpha, "accuracy": accuracy, "vendor": vendor}
         if modes is None:
             return _product(a, b, alpha, accuracy, vendor)
-        grad, forward = modes
-        below = torch._C._AutoDispatchBelowAutograd()
-        with torch.set_grad_enabled(grad), forward_ad._set_fwd_grad_enabled(forward), below:
-            return _op(a, b, alpha, accuracy, vendor)
+        return _below(modes, _op, a, b, alpha, accuracy, vendor)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
@@ -282,7 +283,45 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
             return sum(terms[1:], terms[0])
 
 
+class _Groups(torch.autograd.Function):  # type: ignore[misc]
+    """Grouped products and their gradients, grouped products by the same offsets. It is called as `_Product`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, a: Any, b: Any, offsets: Any, alpha: float, accuracy: str, modes: tuple[bool, bool] | None = None
+    ) -> Any:
+        ctx.save_for_backward(a, b, offsets)
+        ctx.save_for_forward(a, b, offsets)
+        ctx.set_materialize_grads(False)
+        ctx.options = {"alpha": alpha, "accuracy": accuracy}
+        if modes is None:
+            return _groups(a, b, offsets, alpha, accuracy)
+        return _below(modes, _grouped_op, a, b, offsets, alpha, accuracy)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        of_a = of_b = None
+        if grad is not None:
+            a, b, offsets = ctx.saved_tensors
+            for_a, for_b, *_ = ctx.needs_input_grad
+            if for_a and b.dim() == 3:
+                of_a = grouped_matmul(grad, b.mT, offsets, **ctx.options)
+            elif for_a:
+                of_a = grouped_matmul(b, grad.mT, offsets, **ctx.options).mT
+            of_b = grouped_matmul(a.mT, grad, offsets, **ctx.options) if for_b else None
+        return of_a, of_b, None, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, of_a: Any, of_b: Any, *_: Any) -> Any:
+        with forward_ad._set_fwd_grad_enabled(True):
+            a, b, offsets = (torch._VF._unpack_dual(each, level=0)[0] for each in ctx.saved_tensors)
+            terms = [grouped_matmul(of_a, b, offsets, **ctx.options)] if of_a is not None else []
+            terms += [grouped_matmul(a, of_b, offsets, **ctx.options)] if of_b is not None else []
+            return sum(terms[1:], terms[0])
+
+
 _apply: Any = super(torch.autograd.Function, _Product).apply
+_apply_groups: Any = super(torch.autograd.Function, _Groups).apply
 
 
 def _gradient(like: Any, left: Any, right: Any, options: dict[str, Any]) -> Any:
@@ -321,12 +360,22 @@ def _lies_evenly(stack: Any, count: int) -> bool:
 def _with_gradient(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee", vendor: str | None = None) -> Any:
     """The op at the dispatcher's level of autograd; `torch.library.register_autograd` takes several times as long."""
     if _is_plain(a, b):
-        if _is_tracked(a, b):
-            return _apply(a, b, alpha, accuracy, vendor)
-        return _product(a, b, alpha, accuracy, vendor)
+        return (_apply if _is_tracked(a, b) else _product)(a, b, alpha, accuracy, vendor)
+    return _transformed(_apply, a, b, alpha, accuracy, vendor)
+
+
+def _grouped_with_gradient(a: Any, b: Any, offsets: Any, alpha: float = 1.0, accuracy: str = "ieee") -> Any:
+    """The op `grouped_matmul` at the dispatcher's level of autograd."""
+    if _is_plain(a, b, offsets):
+        return (_apply_groups if _is_tracked(a, b) else _groups)(a, b, offsets, alpha, accuracy)
+    return _transformed(_apply_groups, a, b, offsets, alpha, accuracy)
+
+
+def _transformed(apply: Any, *arguments: Any) -> Any:
+    """The result of `apply` for tensors that are not plain."""
     modes = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
     with enable_single_level_autograd_function():
-        return _apply(a, b, alpha, accuracy, vendor, modes)
+        return apply(*arguments, modes)
 
 
 def _batched(
@@ -364,5 +413,5 @@ _ops.impl("matmul", _with_gradient, "Autograd")
 torch.library.register_vmap("tilewright::matmul", _batched, lib=_ops)
 torch.library.register_fake("tilewright::matmul", _fake, lib=_ops)
 _ops.impl("grouped_matmul", _grouped_kernel, "CompositeExplicitAutograd")
+_ops.impl("grouped_matmul", _grouped_with_gradient, "Autograd")
 torch.library.register_fake("tilewright::grouped_matmul", _grouped_fake, lib=_ops)
-torch.library.register_autograd("tilewright::grouped_matmul", _grouped_gradients, setup_context=_save_groups, lib=_ops)

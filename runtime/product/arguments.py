@@ -67,6 +67,7 @@ def check_offsets(kind: Kind, offsets: Any, like: Any) -> None:
     """
     text = f"a is a {type(like).__name__} and offsets a {type(offsets).__name__}: convert one of them"
     check(kind_of(offsets) is kind, text, ArgumentTypeError)
+    kind.check_memory("offsets", offsets)
     name = str(offsets.dtype).removeprefix("torch.")
     check(name == "int32", f"offsets must be int32, got {name}: convert them before", ArgumentTypeError)
     text = f"offsets must have one dimension, with an element for each group, got shape {tuple(offsets.shape)}"

@@ -77,6 +77,10 @@ class Kind(Protocol):
     def view(self, name: str, array: Any) -> View:
         """The layout of an array, which messages call `name`. Raises ArgumentTypeError."""
 
+    def check_memory(self, name: str, array: Any) -> None:
+        """Raise ArgumentTypeError unless the elements of an array, which messages call `name`, are in its memory."""
+        return
+
     def place(self, array: Any) -> str:
         """The memory that an array is in, as `View.place`."""
 
@@ -216,12 +220,17 @@ class _Torch(Kind):
             return None
 
     def view(self, name: str, array: Any) -> View:
+        self.check_memory(name, array)
+        dtype = _dtype(name, array.dtype)
+        strides = tuple(step * dtype.size_bytes for step in array.stride())
+        return View(array.data_ptr(), tuple(array.shape), strides, dtype, self.place(array))
+
+    def check_memory(self, name: str, array: Any) -> None:
         layout, device = "nested" if array.is_nested else str(array.layout), array.device
         check(layout == "torch.strided", f"{name} must be a dense tensor, got layout {layout}", ArgumentTypeError)
         on_host_or_gpu = device.type in ("cpu", "cuda")
         check(on_host_or_gpu, f"{name} must be on the processor or a GPU, got {device}", ArgumentTypeError)
         check(not array.is_neg(), f"{name} is a negated view: pass {name}.resolve_neg()", NotInMemoryError)
-        dtype = _dtype(name, array.dtype)
         try:
             address = array.data_ptr()
         except RuntimeError:  # torch's, of a tensor without storage
@@ -229,8 +238,6 @@ class _Torch(Kind):
         if address is None or (address == 0 and array.numel()):
             advice = "pass a tensor with memory, or within torch.func and traces call tilewright.torch.matmul"
             raise NotInMemoryError(f"{name} has no memory: {advice}")
-        strides = tuple(step * dtype.size_bytes for step in array.stride())
-        return View(address, tuple(array.shape), strides, dtype, self.place(array))
 
     def place(self, array: Any) -> str:
         device = array.device
@@ -292,8 +299,9 @@ def kind_of(array: Any) -> Kind | None:
     return kind
 
 
-def as_array(name: str, array: Any) -> Any:
-    """The array itself where it is one of NumPy, CuPy or torch, else the same memory as a NumPy or CuPy array.
+def as_array(name: str, array: Any, dtype: str = "float32") -> Any:
+    """The array itself where it is one of NumPy, CuPy or torch, else the same memory as a NumPy or CuPy array. Messages
+    name `dtype`.
 
     Raises ArgumentTypeError for what is no array, and for subclasses whose meaning would be lost.
     """
@@ -321,7 +329,7 @@ def as_array(name: str, array: Any) -> Any:
         raise
     except Exception as error:  # other libraries raise errors of many types
         raise ArgumentTypeError(f"{name}, a {typename}, cannot be read through its array interface: {error}") from error
-    hint = "" if isinstance(array, type) else f": pass np.asarray({name}, dtype='float32') or another array"
+    hint = "" if isinstance(array, type) else f": pass np.asarray({name}, dtype='{dtype}') or another array"
     raise ArgumentTypeError(f"{name} {_WANTED}, got {typename}{hint}")
 
 

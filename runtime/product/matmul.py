@@ -312,12 +312,17 @@ class Library:
         except TypeError:  # one of them has no hash
             plan = None
         result: A
-        if plan is None or copy != "never":
-            result = self.grouped(a, b, offsets, out, alpha, beta, accuracy, device, copy, track=True)
-        elif plan.tracks is not None and plan.tracks(a, b, out):
+        try:
+            if plan is None or copy != "never":
+                result = self.grouped(a, b, offsets, out, alpha, beta, accuracy, device, copy, track=True)
+            elif plan.tracks is not None and plan.tracks(a, b, out):
+                result = self._tracked(a, b, out, alpha, beta, accuracy, device, None, offsets)
+            else:
+                result = plan(a, b, out, alpha, beta, offsets)
+        except NotInMemoryError:
+            if out is not None or len({kind_of(each) for each in (a, b, offsets)}) > 1:
+                raise
             result = self._tracked(a, b, out, alpha, beta, accuracy, device, None, offsets)
-        else:
-            result = plan(a, b, out, alpha, beta, offsets)
         return result
 
     def grouped(
@@ -327,12 +332,17 @@ class Library:
         """The products of `grouped_matmul`; without `track` autograd does not record them."""
         for name, value in (("device", device), ("accuracy", accuracy)):
             check(isinstance(value, Hashable), f"{name} must be text, got {value!r}", ArgumentTypeError)
-        first, offsets = as_array("a", a), as_array("offsets", offsets)
+        first, second, offsets = as_array("a", a), as_array("b", b), as_array("offsets", offsets, "int32")
         kind = kind_of(first)
         assert kind is not None
-        if track and kind.tracked(first, b, out):
+        key = _key_of_groups(kind, a, b, out, offsets) if first is a else None
+        if track and key is not None and kind.tracked(first, b, out):
             return self._tracked(a, b, out, alpha, beta, accuracy, device, None, offsets)
         check_offsets(kind, offsets, first)
+        if len(second.shape) == 3 and second.shape[0] == len(offsets) == 0 and first.shape[1:] == second.shape[1:2]:
+            # No row has a group.
+            nothing = first[:, :0], second.reshape(0, second.shape[2])
+            return self.product(*nothing, out, alpha, beta, accuracy, device, copy, "never")
 
         def inside(a: Any, b: Any, c: Any, alpha: float, beta: float, offsets: Any) -> Any:
             return self.grouped(a, b, offsets, c, alpha, beta, accuracy, None, "never")
@@ -341,7 +351,6 @@ class Library:
             words = device, accuracy, "never", key and (key, kind.key(offsets, offsets, None))
             return self._planned(lambda: grouped(a, b, out, len(offsets)), words, kind, like, inside)
 
-        key = _key_of_groups(kind, a, b, out, offsets) if first is a else None
         plan = None if key is None else self._plans.find((device, accuracy, "never", key))
         return first_call(a, b, out, alpha, beta, copy, plan, make_plan, transposes=True, further=(offsets,))
 

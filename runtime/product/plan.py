@@ -61,7 +61,8 @@ class CallPlan:
 
     __slots__ = (
         "_device", "_dims", "_index", "_inside", "_kind", "_lds", "_least", "_odd", "_pointer", "_ready", "_run",
-        "_shape", "_size", "_span_a", "_span_b", "_span_c", "_stream", "_swapped", "_transposed", "tracks",
+        "_shape", "_size", "_span_a", "_span_b", "_span_c", "_span_further", "_stream", "_swapped", "_transposed",
+        "tracks",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +103,8 @@ class CallPlan:
             ((rows - 1) * ld + cols) * self._size + far if rows and cols and offsets else 0
             for (rows, cols), ld, far in zip(shapes, lds, stacks)
         )
+        self._span_further = 4 * problem.batch if problem.ragged else 0
+        """Bytes of the offsets of groups; 0 where a call has no further array."""
 
     def quick(self) -> "CallPlan":
         """The plan with its usual call in C, where the extension is loaded and the arrays lie on a GPU."""
@@ -117,8 +120,8 @@ class CallPlan:
         order = (1, 0, 2) if self._swapped else (0, 1, 2)
         spans = self._span_a, self._span_b, self._span_c
         bounds = [[each[i] for i in order] for each in (spans, laid.masks)]
-        objects, further = (self, self.tracks, *place, *after, *work), bool(self._ready.kernel.problem.ragged)
-        made: CallPlan = extension.Call(objects, *map(tuple, bounds), int(further))
+        objects = self, self.tracks, *place, *after, *work
+        made: CallPlan = extension.Call(objects, *map(tuple, bounds), self._span_further)
         return made
 
     def __call__(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, *further: Any) -> Any:
@@ -139,6 +142,7 @@ class CallPlan:
         index, device = self._index, self._device
         if index is None:
             for offsets in further:
+                self._kind.check_memory("offsets", offsets)
                 problem = self._ready.kernel.problem
                 check_rising(self._kind.numpy(offsets).tolist(), problem.m if problem.ragged == "m" else problem.k)
             if device.info.arch.is_host:
@@ -160,9 +164,9 @@ class CallPlan:
         if self._swapped:
             a, b = b, a
         try:
-            at_a, at_b, at_c = pointer(a), pointer(b), pointer(c)
+            at_a, at_b, at_c, *at_further = pointer(a), pointer(b), pointer(c), *map(pointer, further)
         except RuntimeError:  # torch's, of a tensor without storage
-            self._check_memory(a, b, c, out)
+            self._check_memory(a, b, c, out, *further)
             raise
         if not (at_a and at_b and at_c):
             self._check_memory(a, b, c, out)
@@ -170,11 +174,14 @@ class CallPlan:
         if (at_a < end_c and at_c < at_a + self._span_a) or (at_b < end_c and at_c < at_b + self._span_b):
             problem, names = self._ready.kernel.problem, names_of(self._swapped)
             check_apart(problem, (at_a, at_b, at_c), self._lds, names, self._dims)
+        for at in at_further:
+            if at < end_c and at_c < at + self._span_further:
+                raise LayoutError("out overlaps offsets: pass another, or leave it away")
         if (at_a | at_b | at_c) & self._odd:
             self._check_elements(at_a, at_b, at_c)
         if capturing:
             self._ready.captured = True
-        self._run(stream, capturing, at_a, at_b, at_c, alpha, beta, *map(pointer, further))
+        self._run(stream, capturing, at_a, at_b, at_c, alpha, beta, *at_further)
         self._ready.touch()
         if out is not None and self.tracks is not None:
             self._kind.wrote(out)
@@ -231,11 +238,13 @@ class CallPlan:
         kind.wrote(result)
         return result if out is not None or self._shape else kind.scalar(result)
 
-    def _check_memory(self, a: Any, b: Any, c: Any, out: Any) -> None:
-        """Raise NotInMemoryError unless A, B and C of the kernel have memory, or no elements."""
+    def _check_memory(self, a: Any, b: Any, c: Any, out: Any, *further: Any) -> None:
+        """Raise NotInMemoryError unless A, B and C of the kernel, and offsets, have memory, or no elements."""
         name_a, name_b, _ = names_of(self._swapped)
         for name, array in ((name_a, a), (name_b, b), ("the result" if out is None else "out", c)):
             self._kind.view(name, array)
+        for array in further:
+            self._kind.check_memory("offsets", array)
 
     def _check_elements(self, *pointers: int) -> None:
         for name, pointer, span in zip(names_of(self._swapped), pointers, (self._span_a, self._span_b, self._span_c)):

@@ -145,8 +145,8 @@ def grouped(a: View, b: View, out: View | None, groups: int) -> Stack:
         check(out.shape == shape, f"out must be {'x'.join(map(str, shape))}, got shape {out.shape}", ShapeError)
         check_written(out)
         out = _with_strides(out)
-        text = "out must lie row by row, got one that lies column by column"
-        check(not is_transposed(matrix_of(out)), f"{text}; pass out.T, or leave it away", LayoutError)
+        text = "out must lie row by row, got one that lies column by column: pass another, or leave it away"
+        check(not is_transposed(matrix_of(out)), text, LayoutError)
     c = out or View(0, shape, _dense(shape, size), a.dtype, a.place)
     dims: tuple[Dim, ...] = ((groups, (0, b.strides[0] * (ragged == "m"), c.strides[0] * (ragged == "k"))),)
     _check_dims(dims, size)
@@ -157,7 +157,7 @@ def _check_dims(dims: Iterable[Dim], size: int) -> None:
     """Raise LayoutError or ShapeError for dimensions of a stack that no launch takes, of elements of `size` bytes."""
     for extent, step in dims:
         for name, each in zip(("a", "b", "out"), step):
-            text = f"{name} must have its matrices a whole number of elements apart, got a stride of {each} bytes"
+            text = f"{name} must have its matrices 0 or more whole elements apart, got a stride of {each} bytes"
             check(each >= 0 and each % size == 0, f"{text}; {CONTIGUOUS}", LayoutError)
         check(extent <= INT_MAX, f"a stack has at most 2^31-1 products along a dimension, got {extent}", ShapeError)
 

@@ -88,6 +88,11 @@ class TestProducts:
         none = b[:0] if ragged == "m" else b
         result = tilewright.grouped_matmul(a, none, offsets_of([]), **HERE)
         assert result.shape == ((ROWS, 12) if ragged == "m" else (0, 20, 12))
+        assert not result.any()
+        out = whole(*result.shape)
+        assert np.array_equal(
+            tilewright.grouped_matmul(a, none, offsets_of([]), out=out.copy(), beta=2.0, **HERE), 2 * out
+        )
         empty = (a[:0], b) if ragged == "m" else (a[:, :0], b[:0])
         assert not tilewright.grouped_matmul(*empty, offsets_of([0] * 6), **HERE).any()
         one = b[:1] if ragged == "m" else b
@@ -127,10 +132,15 @@ class TestRefused:
         with pytest.raises(ShapeError, match=words):
             tilewright.grouped_matmul(whole(*of_a), whole(*of_b), offsets_of(ENDS), **HERE)
 
+    def test_shapes_of_no_groups(self) -> None:
+        for shape, words in (((0, 21, 12), "inner dimensions differ"), ((2, 20, 12), "each of the 0 offsets")):
+            with pytest.raises(ShapeError, match=words):
+                tilewright.grouped_matmul(whole(90, 20), whole(*shape), offsets_of([]), **HERE)
+
     @pytest.mark.parametrize(
         ("offsets", "error", "words"),
         [
-            (ENDS, ArgumentTypeError, "offsets must be a NumPy, CuPy or torch array, got list"),
+            (ENDS, ArgumentTypeError, r"offsets must be a NumPy, CuPy or torch array, got list: .*dtype='int32'\)"),
             (np.array(ENDS), ArgumentTypeError, "offsets must be int32, got int64: convert them before"),
             (np.array([ENDS], np.int32), ShapeError, r"offsets must have one dimension.*got shape \(1, 6\)"),
             (np.repeat(offsets_of(ENDS), 2)[::2], LayoutError, "offsets must lie without gaps"),
@@ -154,6 +164,12 @@ class TestRefused:
             tilewright.grouped_matmul(a, b, offsets_of(ENDS), out=whole(12, 90).T, **HERE)
         with pytest.raises(LayoutError, match="out overlaps a"):
             tilewright.grouped_matmul(a, b, offsets_of(ENDS), out=a[:, :12], **HERE)
+        memory = np.zeros(ROWS * 12 + 3, np.int32)
+        memory[-6:] = ENDS
+        over = memory.view(np.float32)[: ROWS * 12].reshape(ROWS, 12)
+        for _ in range(2):
+            with pytest.raises(LayoutError, match="out overlaps offsets"):
+                tilewright.grouped_matmul(a, b, memory[-6:], out=over, **HERE)
 
     def test_a_name_that_is_no_argument(self) -> None:
         with pytest.raises(ArgumentTypeError, match="takes no argument vendor="):

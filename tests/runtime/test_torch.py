@@ -189,6 +189,60 @@ class Products:
         assert torch.autograd.gradgradcheck(products, (a, b), fast_mode=True)
 
     @pytest.mark.parametrize("ragged", ["m", "k"])
+    @pytest.mark.parametrize("way", [tilewright_torch.grouped_matmul, tilewright.grouped_matmul])
+    def test_grouped_products_are_transformed(self, ragged: str, way: Any) -> None:
+        a, b, offsets = self.groups(ragged)
+        a, b = a.detach(), b.detach()
+        tangents, ends = (self.stack(*a.shape), self.stack(*b.shape)), [0, *offsets.tolist()]
+
+        def ours(a: Any, b: Any) -> Any:
+            return way(a, b, offsets)
+
+        def wanted(a: Any, b: Any) -> Any:
+            if ragged == "k":
+                return torch.stack([a[:, begin:end] @ b[begin:end] for begin, end in pairwise(ends)])
+            parts = [a[begin:end] @ b[i] for i, (begin, end) in enumerate(pairwise(ends))]
+            return torch.cat([*parts, a[10:] @ b[0] * 0])
+
+        def cubed(f: Any) -> Any:
+            return lambda a: f(a, b).pow(3).sum()
+
+        transforms = {
+            "jvp": lambda f: torch.func.jvp(f, (a, b), tangents)[1],
+            "linearize": lambda f: torch.func.linearize(f, a, b)[1](*tangents),
+            "vjp": lambda f: torch.func.vjp(f, a, b)[1](wanted(*tangents))[1],
+            "grad": lambda f: torch.func.grad(cubed(f))(a),
+            "hessian": lambda f: torch.func.hessian(cubed(f))(a),
+            "jacrev": lambda f: torch.func.jacrev(f, argnums=1)(a, b),
+            "vmap": lambda f: torch.vmap(f, in_dims=(0, None))(torch.stack([a, 2 * a]), b),
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's: it maps the op by a loop
+            for name, transform in transforms.items():
+                assert torch.allclose(transform(ours), transform(wanted)), name
+            mapped = torch.vmap(lambda ends: way(a, b, ends))(offsets.repeat(3, 1))
+            assert torch.equal(mapped[2], ours(a, b))
+        with forward_ad.dual_level():
+            dual = way(forward_ad.make_dual(a, tangents[0]), b, offsets)
+            assert torch.allclose(forward_ad.unpack_dual(dual).tangent, wanted(tangents[0], b))
+
+    def test_what_is_no_tensor_is_named(self) -> None:
+        a, b, offsets = (each.detach() for each in self.groups("m"))
+        advice = r"must be a torch.Tensor, got \w+: pass torch.as_tensor"
+        for given in ((a, b, offsets.tolist()), (a, b, offsets.cpu().numpy()), (a, None, offsets), ([1.0], b, offsets)):
+            with pytest.raises(ArgumentTypeError, match=advice):
+                tilewright_torch.grouped_matmul(*given)
+        for given in ((a, None), ([1.0], a), (a, b.cpu().numpy())):
+            with pytest.raises(ArgumentTypeError, match=advice):
+                tilewright_torch.matmul(*given)
+        tracked = a.clone().requires_grad_()
+        for given in ((tracked, b, offsets.cpu().numpy()), (a, b.cpu().numpy(), offsets)):
+            with pytest.raises(ArgumentTypeError, match=r"a is a Tensor and (b|offsets) a ndarray: convert"):
+                tilewright.grouped_matmul(*given)
+        with pytest.raises(ArgumentTypeError, match="offsets must be on the processor or a GPU, got meta"):
+            tilewright.grouped_matmul(a, b, offsets.to("meta"))
+
+    @pytest.mark.parametrize("ragged", ["m", "k"])
     def test_grouped_products_are_traced(self, ragged: str) -> None:
         a, b, offsets = self.groups(ragged)
         torch.library.opcheck(torch.ops.tilewright.grouped_matmul.default, (a, b, offsets))

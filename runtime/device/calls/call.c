@@ -1,4 +1,4 @@
-/* A product from Python: Call(...)(a, b, out, alpha, beta) and perhaps further arrays, one plan.
+/* A product from Python: Call(...)(a, b, out, alpha, beta) and perhaps a further array, one plan.
  *
  * It does the usual call, of arrays that lie where they should on the current GPU, into `out`, and not captured into a
  * graph; every other it leaves to the plan itself.
@@ -24,15 +24,21 @@ enum {         /* what a Call keeps */
     CALL_KEEPS,
 };
 
-enum { A, B, C, ALPHA, BETA, GIVEN, MOST_VALUES = 256 }; /* numbers of values are bytes */
+enum { A, B, C, ALPHA, BETA, GIVEN, OFFSETS = GIVEN, MOST_VALUES = 256 }; /* numbers of values are bytes */
 
 #define LEAST 0x1p-149 /* the smallest positive float */
 
 typedef struct {
     Head head;
-    unsigned long long span[3], mask[3]; /* of A, B and C: bytes up to the end, bits that are 0 in the address */
-    Py_ssize_t arguments;                   /* arguments of a call: those above and further arrays */
+    /* Of A, B, C and the offsets of groups: bytes up to the end, bits that are 0 in the address. */
+    unsigned long long span[OFFSETS + 1], mask[OFFSETS + 1];
 } Call;
+
+/* Arguments of a call: a plan whose offsets have no bytes takes none. */
+static Py_ssize_t arguments_of(const Call *self) { return self->span[OFFSETS] ? OFFSETS + 1 : GIVEN; }
+
+/* Whether an argument is an array. */
+static int is_array(Py_ssize_t number) { return number != ALPHA && number != BETA; }
 
 /* Whether what a call gave is what is wanted; -1 with an exception. */
 static int gives(PyObject *given, PyObject *wanted)
@@ -81,9 +87,12 @@ end:
 static int put_on(const Call *self, PyObject *stream, PyObject *const *given)
 {
     PyObject *const *kept = self->head.kept, *values[MOST_VALUES] = {[ALPHA] = given[ALPHA], [BETA] = given[BETA]};
-    unsigned long long at[3], end_c;
+    unsigned long long at[OFFSETS + 1], end_c;
+    Py_ssize_t count = arguments_of(self);
     int result = -1, as_usual = 1, locked = kept[ACQUIRE] != Py_None, held = 0;
-    for (int i = A; i <= C; i++) {
+    for (Py_ssize_t i = A; i < count; i++) {
+        if (!is_array(i))
+            continue;
         if (!(values[i] = PyObject_CallOneArg(kept[POINTER], given[i]))) {
             if (PyErr_ExceptionMatches(PyExc_RuntimeError)) {
                 PyErr_Clear(); /* torch's, of a tensor without storage: the plan says which */
@@ -96,19 +105,16 @@ static int put_on(const Call *self, PyObject *stream, PyObject *const *given)
             goto end;
         as_usual &= !(at[i] & self->mask[i]) && (at[i] || !self->span[i]);
     }
-    for (Py_ssize_t i = GIVEN; i < self->arguments; i++)
-        if (!(values[i] = PyObject_CallOneArg(kept[POINTER], given[i])))
-            goto end;
     end_c = at[C] + self->span[C];
-    for (int i = A; i < C; i++)
-        as_usual &= !(at[i] < end_c && at[C] < at[i] + self->span[i]);
+    for (Py_ssize_t i = A; i < count; i++)
+        as_usual &= i == C || !is_array(i) || !(at[i] < end_c && at[C] < at[i] + self->span[i]);
     if (!as_usual)
         result = 0;
     if (as_usual && locked && (held = gives(PyObject_CallNoArgs(kept[HELD]), Py_True)))
         result = held < 0 ? -1 : 0; /* Python raises */
     if (!as_usual || held || (locked && told(kept[ACQUIRE], NULL, 0)))
         goto end;
-    result = carried_out(kept, stream, values, self->arguments);
+    result = carried_out(kept, stream, values, count);
     if (locked) {
         PyObject *type, *error, *trace;
         PyErr_Fetch(&type, &error, &trace);
@@ -118,8 +124,8 @@ static int put_on(const Call *self, PyObject *stream, PyObject *const *given)
     if (!result)
         result = told(kept[USED], NULL, 0) || (kept[WROTE] != Py_None && told(kept[WROTE], &given[C], 1)) ? -1 : 1;
 end:
-    for (Py_ssize_t i = A; i < self->arguments; i++)
-        if (i != ALPHA && i != BETA)
+    for (Py_ssize_t i = A; i < count; i++)
+        if (is_array(i))
             Py_XDECREF(values[i]);
     return result;
 }
@@ -149,23 +155,21 @@ static int usual(const Call *self, PyObject *const *given)
 static PyObject *call_call(PyObject *object, PyObject *const *given, size_t flags, PyObject *names)
 {
     Call *self = (Call *)object;
-    if (names || PyVectorcall_NARGS(flags) != self->arguments)
-        return PyErr_Format(PyExc_TypeError, "this plan takes a, b, out, alpha, beta and %zd further arrays",
-                            self->arguments - GIVEN);
+    if (names || PyVectorcall_NARGS(flags) != arguments_of(self))
+        return PyErr_Format(PyExc_TypeError, "this plan takes %zd arguments", arguments_of(self));
     int result = usual(self, given);
     if (result > 0)
         return Py_NewRef(given[C]);
-    return result ? NULL : PyObject_Vectorcall(self->head.kept[PLAN], given, (size_t)self->arguments, NULL);
+    return result ? NULL : PyObject_Vectorcall(self->head.kept[PLAN], given, (size_t)arguments_of(self), NULL);
 }
 
-/* Call(kept, spans, masks, further arrays) */
+/* Call(kept, spans, masks, bytes of the offsets) */
 static PyObject *call_new(PyTypeObject *type, PyObject *given, PyObject *Py_UNUSED(named))
 {
     PyObject *kept;
-    unsigned long long span[3], mask[3];
-    Py_ssize_t further;
-    if (!PyArg_ParseTuple(given, "O!(KKK)(KKK)n", &PyTuple_Type, &kept, &span[A], &span[B], &span[C], &mask[A],
-                          &mask[B], &mask[C], &further))
+    unsigned long long span[OFFSETS + 1] = {0}, mask[OFFSETS + 1] = {0};
+    if (!PyArg_ParseTuple(given, "O!(KKK)(KKK)K", &PyTuple_Type, &kept, &span[A], &span[B], &span[C], &mask[A],
+                          &mask[B], &mask[C], &span[OFFSETS]))
         return NULL;
     if (PyTuple_GET_SIZE(kept) != CALL_KEEPS)
         return PyErr_Format(PyExc_ValueError, "a Call keeps %d objects", CALL_KEEPS);
@@ -175,7 +179,6 @@ static PyObject *call_new(PyTypeObject *type, PyObject *given, PyObject *Py_UNUS
     self->head.vectorcall = call_call;
     for (int i = 0; i < CALL_KEEPS; i++)
         self->head.kept[i] = Py_NewRef(PyTuple_GET_ITEM(kept, i));
-    self->arguments = GIVEN + further;
     memcpy(self->span, span, sizeof span);
     memcpy(self->mask, mask, sizeof mask);
     return (PyObject *)self;
