@@ -137,7 +137,7 @@ def _room(columns: Sequence[Column], width: int) -> int:
     return width - len(table(columns, width)[0].plain.splitlines()[1]) - 2
 
 
-_FIELDS = "device shape dtype trans accuracy us gflops error_over_bound ratio_vendor config".split()
+_FIELDS = "device shape dtype trans accuracy batch us gflops error_over_bound ratio_vendor config".split()
 
 
 def records_csv(records: Sequence[Record]) -> str:
@@ -145,8 +145,8 @@ def records_csv(records: Sequence[Record]) -> str:
     lines = [csv_line(_FIELDS)]
     for record in records:
         problem = record.problem
-        text = (record.device, problem.shape, problem.dtype.value, problem.trans, problem.accuracy.value)
+        kind = problem.dtype.value, problem.trans, problem.accuracy.value, problem.batch
         error = record.accuracy.worst if record.accuracy else None
         numbers = record.median_us, record.gflops, error, record.ratio_vendor
-        lines.append(csv_line([*text, *numbers, str(record.config)]))
+        lines.append(csv_line([record.device, problem.shape, *kind, *numbers, str(record.config)]))
     return "".join(lines)

@@ -14,7 +14,7 @@ from ..tuner.recording.entry import Entry
 from .tables import csv_line
 
 _FACTS = (
-    "m n k dtype trans accuracy device status us error_over_bound reason compile_s verify_s time_s config family"
+    "m n k dtype trans accuracy batch device status us error_over_bound reason compile_s verify_s time_s config family"
 ).split()
 _PARAMETERS = tuple(dict.fromkeys(leaf.name for kind in families().values() for leaf in kind.leaves()))
 
@@ -40,10 +40,21 @@ class TrialsFile:
         """Add a trial of a worker or of an earlier run; `note` is the reason where the entry has none."""
         if not self._path:
             return
-        facts = problem.m, problem.n, problem.k, problem.dtype.value, problem.trans, problem.accuracy.value, device_key
+        kind = problem.dtype.value, problem.trans, problem.accuracy.value, problem.batch
         outcome = entry.status, entry.time_us, entry.error, entry.reason or note
         costs, values = (entry.compile_s, entry.verify_s, entry.bench_s), dict(config.values)
-        row = [*facts, *outcome, *costs, str(config), config.family, *(values.get(name) for name in _PARAMETERS)]
+        row = [
+            problem.m,
+            problem.n,
+            problem.k,
+            *kind,
+            device_key,
+            *outcome,
+            *costs,
+            str(config),
+            config.family,
+            *(values.get(name) for name in _PARAMETERS),
+        ]
         try:
             _append(self._path, "a", row)
         except OSError as error:

@@ -110,6 +110,10 @@ def test_json_and_csv_tell_the_same(run: Run, kept: Store) -> None:
     assert (rows[0]["shape"], rows[0]["dtype"], rows[0]["trans"]) == ("5x6x7", "double", "nn")
     assert float(rows[1]["us"]) == found[1]["measurement"]["median_us"] == 1234.5
     assert rows[0]["config"] == str(CONFIGS[1])
+    for batch in (5, 50):
+        Store().keep(make(1.0, Problem(4, 4, 4, batch=batch)))
+    rows = list(csv.DictReader(io.StringIO(run("show", "--csv", "--shape", "4").out)))
+    assert sorted(row["batch"] for row in rows) == ["5", "50"]
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,7 @@ class TestNamedVariants:
         rows = {row["config"]: row for row in rows_of(table)}
         assert set(rows) == {"tiled:4,unroll=1", "naive:8x32"}
         assert rows["tiled:4,unroll=1"]["tile_width"] == "4"
+        assert rows["tiled:4,unroll=1"]["batch"] == "1"
         assert rows["tiled:4,unroll=1"]["block_m"] == ""
         assert float(rows["tiled:4,unroll=1"]["us"]) > 0
 

@@ -194,6 +194,8 @@ class TestReports:
         assert (first["ratio_cublas_eager"], failed["ratio_cublas_between"]) == (0.5, None)
         assert (found["geomean_ratio_cublas_between"], found["geomean_ratio_cublas_eager"]) == (1.0, 0.5)
         assert found["geomean_ratio_cublaslt_between"] is None
+        stack = replace(row(), problem=replace(row().problem, batch=50))
+        assert [each.get("batch") for each in json.loads(bench_json(result(row(), stack)))["rows"]] == [None, 50]
 
     def test_what_matmul_hands_over_is_told(self) -> None:
         handed = replace(row("200", cublas=0.5), handed_over=True, origin="predicted", taken_from="300x300x300")

@@ -132,6 +132,7 @@ def _row_json(row: BenchRow, keys: tuple[str, ...]) -> dict[str, Any]:
         "dtype": problem.dtype.value,
         "trans": problem.trans,
         **({} if problem.accuracy is Grade.IEEE else {"accuracy": problem.accuracy.value}),
+        **({} if problem.batch == 1 else {"batch": problem.batch}),
         "status": row.status.value,
         "reason": row.reason or None,
         **{name: getattr(row, name) for name in _ROW_NAMES},
