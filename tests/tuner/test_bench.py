@@ -147,6 +147,9 @@ class TestNoise:
 
     def test_files_have_none_either_and_are_read_back(self, tmp_path: Path) -> None:
         file, found = tmp_path / "b.json", result(row(), noisy("200"))
+        stack = replace(row(), problem=replace(row().problem, batch=50))
+        file.write_text(bench_json(result(stack)))
+        assert read_bench(file).rows[0].problem == stack.problem
         file.write_text(bench_json(found))
         quiet, loud = json.loads(file.read_text())["rows"]
         names = [name for name in quiet if name.startswith("ratio_")]

@@ -62,7 +62,7 @@ def _row(row: dict[str, Any]) -> BenchRow:
     fields = {
         **{field.name: row[field.name] for field in dataclasses.fields(BenchRow) if field.name in row},
         **{name: row[name] or "" for name in ("config", "origin", "reason")},
-        "problem": Problem.parse(shape, row["dtype"], row["trans"], accuracy),
+        "problem": Problem.parse(shape, row["dtype"], row["trans"], accuracy, batch=row.get("batch", 1)),
         "aa_interval": None if spread is None else [1 / (1 + spread), 1 + spread],
         "taken_from": row.get("from") or "",
         "handed_over": row.get("used") == "cublas",
