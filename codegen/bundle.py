@@ -98,20 +98,27 @@ class Part:
         """Boxes of A and B that one TMA copy brings."""
         return self.config.boxes(self.problem)
 
-    @property
-    def numbers(self) -> tuple[tuple[str, str], ...]:
-        """Values of the kernel's row from the tile on, in C, line by line, and a word on each line."""
-        config, launch = self.config, self.launch
+    def numbers(self, preparation: str) -> tuple[tuple[str, str], ...]:
+        """Values of the kernel's row from the tile on, in C, line by line, and a word on each line. `preparation` is a
+        pointer to the kernel that prepares the operands."""
+        config, launch, problem = self.config, self.launch, self.problem
         multiples = config.multiples if self.pads else self.fit.multiples
         pdl = "griddepcontrol" in self.arch.instructions
         limited = config.pdl and pdl  # the launch limits the CTAs of an SM to as many as are needed
-        split = config.split_ctas, config.persistent_tiles, self.stream_ctas, config.has_workspace
-        batches = (_values(self.sizes, config.cta_products, self.fit.dense), "only m, n, k; products of a CTA, no gaps")
+        held = launch.static_smem_bytes, launch.dynamic_smem_bytes, pdl, limited
+        elements = math.prod(problem.stored_a), math.prod(problem.stored_b), problem.m * problem.n
+        only_step = elements if self.fit.dense else (0, 0, 0)
+        which = self.fit.alignment, multiples, self.sizes, only_step
+        split = config.split_ctas, config.persistent_tiles, self.stream_ctas, config.cta_products
+        boxes = self.boxes or 2 * (TensorBox(0, 0, False),)
+        box_sizes, swizzles = tuple((box.rows, box.cols) for box in boxes), tuple(3 * box.swizzled for box in boxes)
+        terms = config.terms, config.term_k, config.term_ctas
+        operands = config.has_workspace, self.pads, config.packs, *terms, box_sizes, swizzles
         return (
-            (_values(config.cta_tile, launch.block[:2]), "tile and threads"),
-            (_values(launch.static_smem_bytes, launch.dynamic_smem_bytes, pdl, limited), "shared memory and PDL"),
-            *([batches] if self.problem.batch > 1 else []),
-            (_values(self.fit.alignment, multiples, *split), "alignment, multiples; split-K, tiles of a CTA, stream-K"),
+            (_values(config.cta_tile, launch.block[:2], *held), "tile, threads, shared memory, PDL"),
+            (_values(*which), "alignment, multiples, only sizes and steps"),
+            (f"{_values(*split)}, {preparation}", "split-K, tiles of a CTA, stream-K, products of a CTA, preparation"),
+            (_values(*operands), "sums, padding, packing, split terms, TMA"),
         )
 
     @property
@@ -119,14 +126,6 @@ class Part:
         """The m, n and k that the kernel serves alone, 0 where it serves any."""
         problem = self.problem
         return (problem.m, problem.n, problem.k) if self.config.fixed_sizes else (0, 0, 0)
-
-    @property
-    def operands(self) -> str:
-        """Values of the kernel's row after the preparation: pad, pack, terms, and the boxes of A and B, in C."""
-        config = self.config
-        boxes = self.boxes or 2 * (TensorBox(0, 0, False),)
-        sizes, swizzles = tuple((box.rows, box.cols) for box in boxes), tuple(3 * box.swizzled for box in boxes)
-        return _values(self.pads, config.packs, config.terms, config.term_k, config.term_ctas, sizes, swizzles)
 
     @property
     def config(self) -> Config:
@@ -283,6 +282,12 @@ class Product:
     trans: str
     arches: tuple[OnArch, ...]
     """Architectures in rising order of capability."""
+
+    @property
+    def tested(self) -> tuple[tuple[int, int, int], ...]:
+        """The m, n and k that the self-test computes: those of each shape once, with 16 in place of 0."""
+        problems = (each.problem for arch in self.arches for each in arch.served)
+        return tuple(dict.fromkeys((each.m or 16, each.n or 16, each.k or 16) for each in problems))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -253,7 +253,10 @@ def test_functions_for_batches_are_there_where_they_are_wanted_alone() -> None:
     declared = re.findall(r"64_batched_(\w+)\(", batched["gemm_f32_nn_64x64x64_batched.h"])
     assert {"run_batched", "run_pointers", "workspace_size_batched", "run", "workspace_size"} <= {*declared}
     assert not any(re.search(r"(?i)batch", text) for text in (plain["gemm_f32_nn_64x64x64.h"],))
-    assert "struct alignas(64) Batch" not in plain["gemm_f32_nn_64x64x64.cu"]
+    code = plain["gemm_f32_nn_64x64x64.cu"]
+    assert "run_batched" not in code
+    (kernel,) = re.findall(r"^namespace \w+::tiled.*?^}  // namespace \w+::", code, re.MULTILINE | re.DOTALL)
+    assert "atch" not in kernel
     assert "--batched" in batched["gemm_f32_nn_64x64x64_batched.cu"].partition("#include")[0]
 
 

@@ -145,8 +145,8 @@ def test_the_emitted_launch_does_the_same_where_the_device_can(
     arch: str, config: str, pdl: bool, limited: bool
 ) -> None:
     code = dict(emit(Served(Problem.parse("300x200x100"), variant(config), TYPICAL[arch]), "gemm").files)["gemm.cu"]
-    rows = re.findall(r"^    (.*),  // shared memory and PDL$", code, re.MULTILINE)
-    assert {row.split(", ", 2)[2] for row in rows} == {f"{pdl}, {limited}".lower()}
+    rows = re.findall(r"^    (.*),  // tile, threads, shared memory, PDL$", code, re.MULTILINE)
+    assert {row.rsplit(", ", 2)[-2:] == [str(pdl).lower(), str(limited).lower()] for row in rows} == {True}
 
 
 def test_a_bundle_of_two_architectures_launches_by_pdl_where_the_text_waits() -> None:
@@ -154,6 +154,6 @@ def test_a_bundle_of_two_architectures_launches_by_pdl_where_the_text_waits() ->
     rows = [Served(Problem.parse("300x200x100"), variant("simt:"), TYPICAL[arch]) for arch in ("sm_80", "sm_90a")]
     files = dict(emit(rows, "gemm").files)
     for arch, pdl in (("sm_80", "false"), ("sm_90a", "true")):
-        facts = re.findall(r"^    (.*),  // shared memory and PDL$", files[f"gemm_{arch}.cu"], re.MULTILINE)
+        facts = re.findall(r"^    (.*),  // tile, threads, shared memory, PDL$", files[f"gemm_{arch}.cu"], re.MULTILINE)
         assert facts
-        assert {row.split(", ")[2] for row in facts} == {pdl}
+        assert {row.split(", ")[-2] for row in facts} == {pdl}

@@ -198,7 +198,7 @@ def test_the_unaligned_instance_copies_element_by_element_with_the_same_tiles_of
 def test_emitted_files_describe_both_operands_and_serve_rows_that_are_not_aligned() -> None:
     files = dict(emit(Served(PROBLEM, TMA, SM_90), "narrow").files)
     text = files["narrow.cu"]
-    assert "{{32, 32}, {128, 16}}, {3, 0},  // padding, packing, split terms, boxes of the TMA" in text
-    assert "{{0, 0}, {0, 0}}, {0, 0},  // padding, packing, split terms, boxes of the TMA" in text  # the general kernel
+    assert "{{32, 32}, {128, 16}}, {3, 0},  // sums, padding, packing, split terms, TMA" in text
+    assert "{{0, 0}, {0, 0}}, {0, 0},  // sums, padding, packing, split terms, TMA" in text  # the general kernel
     other = dict(emit(Served(PROBLEM, changed(TMA, load="cp_async"), SM_90), "narrow").files)
     assert "tma_step" not in other["narrow.cu"]

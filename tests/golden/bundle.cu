@@ -1,6 +1,6 @@
 // bundle.cu: the functions that choose and launch kernels. bundle.h says how to call them.
 //
-// Written by tilewright, file digest 59d3128f7c6884cf. To write it with kernels that are looked up:
+// Written by tilewright, file digest 64fafc08415302a8. To write it with kernels that are looked up:
 //   tilewright emit --shape 65x65x65 --shape 128x128x128 --shape 257x257x257 --shape 513x513x513 --shape 1028x1028x1028 --shape 2049x2049x2049 --dtype float --trans nn --arch sm_90a --name bundle --split
 // SPDX-License-Identifier: MIT
 
@@ -36,7 +36,6 @@ const Product f32_nn = {  // transposes, bytes of an element, capabilities, shap
 
 constexpr int max_devices = 64;
 constexpr Index ceil_div(Index size, Index step) { return (size + step - 1) / step; }
-
 int status_of(cudaError_t error) { return error == cudaSuccess ? BUNDLE_SUCCESS : BUNDLE_CUDA_ERROR + int(error); }
 
 // Attributes of a device, read once. Threads that read at the same time store the same values.
@@ -86,24 +85,31 @@ int make_ready(const Kernel& kernel, const Device& device)
     return status_of(error);
 }
 
+// The products of a call, which kernels for batches get as their last argument.
+struct alignas(64) Batch {
+    unsigned count = 1, inner = 1;           // products, all of them along the inner dimension
+    Index outer_step[7] = {}, step[7] = {};  // elements from a product's matrix to the next, for each pointer argument
+    unsigned arrays = 0, pointers = 3;       // bits of pointers at arrays of addresses; pointers that have a step
+};
+
 // A product on its way to the device.
 struct Call {
-    const void* matrix[2] = {};  // A and B
-    void* c = nullptr;
+    const void* matrix[3] = {};  // A, B and C
     const void *alpha = nullptr, *beta = nullptr;  // one element each
     bool reads_ab = true, reads_c = true;
+    cudaStream_t stream = nullptr;
     void* workspace = nullptr;
     std::size_t workspace_bytes = 0;
-    cudaStream_t stream = nullptr;
     int size[3] = {}, ld[3] = {}, width[3] = {};  // m, n, k; leading dimensions and elements of a row of A, B, C
     const Product* product = nullptr;
     const Device* device = nullptr;
     const Kernel* kernel = nullptr;   // the kernel that was chosen,
-    Index ctas = 0, need = 0;         // its CTAs, and its bytes of the workspace
+    Index ctas = 0, planes = 1, need = 0;  // its CTAs along x, along y and z, and its bytes of the workspace
     const void* more[8] = {};  // arguments of the kernel that follow alpha and beta, and what they point at:
     int count = 0;
     void *sums = nullptr, *counters = nullptr, *terms = nullptr;
     alignas(64) std::uint64_t map[2][16] = {};  // tensor maps of A and B
+    Batch batch = {};
 };
 
 Index tiles_of(const Kernel& kernel, const Call& call)  // of C
@@ -111,14 +117,14 @@ Index tiles_of(const Kernel& kernel, const Call& call)  // of C
     return ceil_div(call.size[0], kernel.tile[0]) * ceil_div(call.size[1], kernel.tile[1]);
 }
 
-// CTAs of a kernel; 0 where there would be too many, or a counter of tiles would overflow.
+// CTAs of a kernel for each product, or for all; 0 where there would be too many, or a counter of tiles would overflow.
 Index ctas_of(const Kernel& kernel, const Call& call)
 {
+    if (kernel.products) return ceil_div(call.batch.count, kernel.products);
     const Index tiles = tiles_of(kernel, call), stream = kernel.stream_ctas;
     if (tiles > INT_MAX || (stream && tiles * ceil_div(call.size[2], kernel.tile[2]) > UINT_MAX)) return 0;
-    Index ctas = tiles * kernel.split_ctas;
-    if (stream) ctas = stream + tiles / stream * stream;
-    if (kernel.persistent_tiles > 1) ctas = ceil_div(tiles, kernel.persistent_tiles) * kernel.split_ctas;
+    const Index own = ceil_div(tiles, kernel.persistent_tiles) * kernel.split_ctas;
+    const Index ctas = stream ? stream + tiles / stream * stream : own;
     return ctas <= INT_MAX ? ctas : 0;
 }
 
@@ -126,9 +132,8 @@ Index ctas_of(const Kernel& kernel, const Call& call)
 // as much is passed as keeps one CTA more than there have to be off an SM.
 int smem_of(const Kernel& kernel, const Device& device, Index ctas)
 {
-    const int sms = device.sm_count;
-    if (!kernel.spread || device.capability < 90 || ctas > Index(16) * sms) return kernel.dynamic_smem;
-    const int too_many = device.smem_per_sm / ((int(ctas) - 1) / sms + 2) - device.smem_reserved;
+    if (!kernel.spread || device.capability < 90 || ctas > Index(16) * device.sm_count) return kernel.dynamic_smem;
+    const int too_many = device.smem_per_sm / ((int(ctas) - 1) / device.sm_count + 2) - device.smem_reserved;
     const int least = too_many / 128 * 128 + 128, most = device.smem_per_cta;
     const int more = (least < most ? least : most) - kernel.static_smem;
     return more > kernel.dynamic_smem ? more : kernel.dynamic_smem;
@@ -140,21 +145,23 @@ int start(const Call& call, const void* function, Index ctas, dim3 block, int sm
     pdl.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     pdl.val.programmaticStreamSerializationAllowed = 1;
     const bool uses_pdl = call.kernel->waits.load(std::memory_order_relaxed) >> (call.device - devices) & 1;
-    const cudaLaunchConfig_t launch = {
-        dim3(unsigned(ctas)), block, std::size_t(smem_bytes), call.stream, &pdl, uses_pdl ? 1u : 0u};
+    const Index along_y = call.planes < 65535 ? call.planes : 65535;
+    const dim3 grid(unsigned(ctas), unsigned(along_y), unsigned(ceil_div(call.planes, along_y)));
+    const cudaLaunchConfig_t launch = {grid, block, std::size_t(smem_bytes), call.stream, &pdl, uses_pdl ? 1u : 0u};
     return status_of(cudaLaunchKernelExC(&launch, function, const_cast<void**>(arguments)));
 }
 
 // Queues the kernel of a call alone.
 int launch(const Call& call)
 {
-    const Kernel& kernel = *call.kernel;
-    const void* arguments[11 + sizeof call.more / sizeof *call.more] = {
-        &call.matrix[0], &call.ld[0], &call.matrix[1], &call.ld[1], &call.c, &call.ld[2],
+    const void* arguments[12 + sizeof call.more / sizeof *call.more] = {
+        &call.matrix[0], &call.ld[0], &call.matrix[1], &call.ld[1], &call.matrix[2], &call.ld[2],
         &call.size[0], &call.size[1], &call.size[2], call.alpha, call.beta};
     for (int i = 0; i < call.count; ++i) arguments[11 + i] = call.more[i];
-    const dim3 block(unsigned(kernel.block[0]), unsigned(kernel.block[1]));
-    return start(call, kernel.function, call.ctas, block, smem_of(kernel, *call.device, call.ctas), arguments);
+    arguments[11 + call.count] = &call.batch;  // where a kernel has this parameter
+    const auto& [x, y] = call.kernel->block;
+    const int smem_bytes = smem_of(*call.kernel, *call.device, call.ctas * call.planes);
+    return start(call, call.kernel->function, call.ctas, {unsigned(x), unsigned(y)}, smem_bytes, arguments);
 }
 
 // ---- Steps of a launch ---------------------------------------------------------------------------------------------
@@ -165,7 +172,7 @@ constexpr Index round_up(Index size, Index step) { return ceil_div(size, step) *
 // A step that a kernel may need beyond its own launch.
 struct Step {
     bool (*applies)(const Kernel&);
-    Index (*bytes)(const Kernel&, const Call&);        // of the workspace; -1 where it cannot do the sizes
+    Index (*bytes)(const Kernel&, const Call&);        // of the workspace for each product; -1 where it cannot
     int (*begin)(Call& call, char* memory);            // before the kernel, with that memory
     int (*end)(const Call& call, const Call& before);  // after it; `before` is the call as it was before all steps
 };
@@ -181,7 +188,7 @@ Index counters_of(const Kernel& kernel, const Call& call)
 Index cleared_bytes(const Kernel& kernel, const Call& call)
 {
     const Index bytes = 4 * counters_of(kernel, call);
-    return bytes > counter_bytes ? round_up(bytes, 256) : 0;
+    return bytes > counter_bytes / call.batch.count ? round_up(bytes, 256) : 0;
 }
 
 Index sum_bytes(const Kernel& kernel, const Call& call)
@@ -195,12 +202,14 @@ int begin_sums(Call& call, char* memory)
 {
     const Index cleared = cleared_bytes(*call.kernel, call);
     call.counters = cleared ? memory : call.workspace;
-    call.sums = memory + cleared;
+    call.sums = memory + cleared * call.batch.count;
+    call.batch.step[call.batch.pointers++] = (sum_bytes(*call.kernel, call) - cleared) / call.product->element;
+    call.batch.step[call.batch.pointers++] = cleared ? cleared / 4 : counters_of(*call.kernel, call);
     call.more[call.count++] = &call.sums;
     call.more[call.count++] = &call.counters;
     if (call.kernel->stream_ctas) call.more[call.count++] = &call.kernel->stream_ctas;
     if (!cleared) return BUNDLE_SUCCESS;
-    return status_of(cudaMemsetAsync(call.counters, 0, std::size_t(cleared), call.stream));
+    return status_of(cudaMemsetAsync(call.counters, 0, std::size_t(cleared * call.batch.count), call.stream));
 }
 
 constexpr Step sum_step = {[](const Kernel& kernel) { return kernel.sums; }, sum_bytes, begin_sums, nullptr};
@@ -211,8 +220,10 @@ constexpr Step sum_step = {[](const Kernel& kernel) { return kernel.sums; }, sum
 struct Padded {
     const void* matrix;
     int ld, rows, cols;
-    void* copy;
+    const void* copy;
     int copy_ld, copy_rows, copy_cols;
+    Index step, copy_step;  // elements from a product's to the next one's
+    unsigned arrays;        // bits of the matrix and the copy, if they are arrays of addresses
 };
 
 // The larger sizes of m, n and k.
@@ -236,9 +247,11 @@ int copy_padded(const Call& call, const Padded& x, const Padded& y = {})
 {
     const Index rows = x.copy_rows > y.copy_rows ? x.copy_rows : y.copy_rows;
     const Index all = ceil_div(rows, 8), ctas = all < 4096 ? all : 4096;
+    const unsigned products = call.batch.count, arrays = x.arrays | y.arrays << 2;
+    const Batch batch = {products, products, {}, {x.step, x.copy_step, y.step, y.copy_step}, arrays};
     const void* arguments[] = {
         &x.matrix, &x.ld, &x.rows, &x.cols, &x.copy, &x.copy_ld, &x.copy_rows, &x.copy_cols,
-        &y.matrix, &y.ld, &y.rows, &y.cols, &y.copy, &y.copy_ld, &y.copy_rows, &y.copy_cols};
+        &y.matrix, &y.ld, &y.rows, &y.cols, &y.copy, &y.copy_ld, &y.copy_rows, &y.copy_cols, &batch};
     return start(call, call.kernel->preparation, y.copy ? 2 * ctas : ctas, 256, 0, arguments);
 }
 
@@ -248,6 +261,9 @@ int begin_padding(Call& call, char* memory)
     const bool trans[2] = {call.product->trans_a, call.product->trans_b};
     Index padded[3];
     pad_sizes(*call.kernel, call, padded);
+    const Index own = padded_bytes(*call.kernel, call) / call.product->element;
+    for (int i = 0; i < 3; ++i) call.batch.step[i] = own;
+    call.batch.arrays = 0;
     for (int i = 0; i < 3; ++i) call.size[i] = int(padded[i]);
     Padded operand[2];
     for (int i = 0; i < 2; ++i) {  // A, stored m x k or transposed, and B, stored k x n or transposed
@@ -256,17 +272,19 @@ int begin_padding(Call& call, char* memory)
         call.ld[i] = call.size[col];
         operand[i] = {
             before.matrix[i], before.ld[i], before.size[row], before.size[col], memory, call.ld[i], call.size[row],
-            call.size[col]};
+            call.size[col], before.batch.step[i], own, before.batch.arrays >> i & 1};
         memory += round_up(padded[row] * padded[col] * call.product->element, 256);
     }
-    call.c = memory;
+    call.matrix[2] = memory;
     call.ld[2] = call.size[1];
     const auto [m, n, k] = before.size;
     int status = BUNDLE_SUCCESS;
     if (call.reads_ab) status = copy_padded(call, operand[0], operand[1]);
     else call.size[2] = 0;
     if (call.reads_c && status == BUNDLE_SUCCESS) {
-        status = copy_padded(call, {before.c, before.ld[2], m, n, call.c, call.ld[2], call.size[0], call.size[1]});
+        status = copy_padded(
+            call, {before.matrix[2], before.ld[2], m, n, call.matrix[2], call.ld[2], call.size[0], call.size[1],
+                   before.batch.step[2], own, before.batch.arrays >> 2});
     }
     return status;
 }
@@ -274,7 +292,9 @@ int begin_padding(Call& call, char* memory)
 int end_padding(const Call& call, const Call& before)
 {
     const auto [m, n, k] = before.size;
-    return copy_padded(call, {call.c, call.ld[2], m, n, before.c, before.ld[2], m, n});
+    return copy_padded(
+        call, {call.matrix[2], call.ld[2], m, n, before.matrix[2], before.ld[2], m, n, call.batch.step[2],
+               before.batch.step[2], before.batch.arrays >> 2 << 1});
 }
 
 constexpr Step pad_step = {[](const Kernel& kernel) { return kernel.pads; }, padded_bytes, begin_padding, end_padding};
@@ -302,7 +322,9 @@ int begin_packing(Call& call, char* memory)
     if (!call.reads_ab) return BUNDLE_SUCCESS;
     constexpr int tile = 64;  // rows and columns that a CTA copies
     const Call before = call;
-    const void* arguments[11] = {};
+    const Index own = packed_bytes(*call.kernel, call) / call.product->element;
+    Batch batch = {call.batch.count, call.batch.count};
+    const void* arguments[12] = {};
     int count = 0;
     Index ctas = 0;
     for (int i = 0; i < 2; ++i) {
@@ -314,10 +336,14 @@ int begin_packing(Call& call, char* memory)
         arguments[count++] = &before.ld[i];
         arguments[count++] = &call.matrix[i];
         arguments[count++] = &call.ld[i];
+        if (call.batch.arrays >> i & 1) batch.arrays |= 1u << (count / 2 - 2), call.batch.arrays ^= 1u << i;
+        batch.step[count / 2 - 2] = call.batch.step[i];
+        batch.step[count / 2 - 1] = call.batch.step[i] = own;
         memory += ld * call.size[2] * call.product->element;
         ctas += ceil_div(ld, tile) * ceil_div(call.size[2], tile);
     }
     for (const int& size : call.size) arguments[count++] = &size;
+    arguments[count] = &batch;
     if (ctas > INT_MAX) return BUNDLE_TOO_LARGE;
     return start(call, call.kernel->preparation, ctas, 256, 0, arguments);
 }
@@ -384,8 +410,8 @@ Index bytes_of_steps(const Kernel& kernel, const Call& call)
     for (const Step* step : steps) {
         if (!step->bytes || !step->applies(kernel)) continue;
         const Index own = step->bytes(kernel, call);
-        if (own < 0) return -1;
-        bytes += own;
+        if (own < 0 || own > LLONG_MAX / 4 / call.batch.count) return -1;
+        bytes += own * call.batch.count;
     }
     return bytes ? counter_bytes + bytes : 0;
 }
@@ -399,7 +425,7 @@ int launch_with_steps(Call& call)
         if (!step->applies(*call.kernel)) continue;
         const int status = step->begin(call, memory);
         if (status != BUNDLE_SUCCESS) return status;
-        if (step->bytes) memory += step->bytes(*call.kernel, before);
+        if (step->bytes) memory += step->bytes(*call.kernel, before) * call.batch.count;
     }
     int status = launch(call);
     for (const Step* step : steps) {
@@ -415,32 +441,31 @@ int launch_with_steps(Call& call)
 bool suits(const Kernel& kernel, Call& call, Index most_bytes = LLONG_MAX)
 {
     for (int i = call.reads_ab ? 0 : 2; i < 3; ++i) {
-        const auto address = reinterpret_cast<std::uintptr_t>(i < 2 ? call.matrix[i] : call.c);
+        const auto address = reinterpret_cast<std::uintptr_t>(call.matrix[i]);
         const int align = kernel.align[i];  // a power of two
         if (address & unsigned(align * call.product->element - 1)) return false;
-        if ((call.ld[i] | call.width[i]) & (align - 1)) return false;
+        const Index ld = call.ld[i], width = call.width[i], step = call.batch.arrays ? -1 : call.batch.step[i];
+        const bool gaps = ld != width || (step != kernel.only_step[i] && (step || call.batch.count > 1));
+        if (kernel.only_step[i] ? ld && gaps : (ld | width | step) & (align - 1)) return false;  // -1 fits no vector
     }
     for (int i = 0; i < 3 && !kernel.pads; ++i) {
-        if (kernel.multiple[i] > 1 && call.size[i] % kernel.multiple[i]) return false;
+        if (kernel.only[i] ? call.size[i] != kernel.only[i] : call.size[i] % kernel.multiple[i] != 0) return false;
     }
     const Index ctas = ctas_of(kernel, call), bytes = ctas ? bytes_of_steps(kernel, call) : -1;
     if (bytes < 0 || bytes > most_bytes) return false;
-    call.kernel = &kernel, call.ctas = ctas, call.need = bytes;
+    call.kernel = &kernel, call.ctas = ctas, call.need = bytes, call.planes = kernel.products ? 1 : call.batch.count;
     return true;
 }
 
 // Gives a call the current device and its products: those of the latest architecture that serves it.
 int find_product(Call& call, const Product& newest)
 {
-    const int status = current_device(&call.device);
-    if (status != BUNDLE_SUCCESS) return status;
+    if (const int status = current_device(&call.device); status != BUNDLE_SUCCESS) return status;
     const int capability = call.device->capability;
     const Product*& product = call.product = &newest;
     while (product && (capability < product->first || product->last < capability)) product = product->older;
     return product ? BUNDLE_SUCCESS : BUNDLE_UNSUPPORTED_DEVICE;
 }
-
-using Sizes = Index[3];
 
 // Puts m, n and k into a call, and lda, ldb and ldc if they are given, where they make sense.
 int take_sizes(Call& call, const Product& product, const Sizes& sizes, const Index* lds)
@@ -448,10 +473,8 @@ int take_sizes(Call& call, const Product& product, const Sizes& sizes, const Ind
     const auto& [m, n, k] = sizes;
     if (m < 0 || n < 0 || k < 0) return BUNDLE_INVALID_SIZE;
     const Index widths[3] = {product.trans_a ? m : k, product.trans_b ? k : n, n};
-    for (int i = 0; i < 3 && lds; ++i) {
-        if (lds[i] < 1 || lds[i] < widths[i]) return BUNDLE_INVALID_LD;
-    }
     for (int i = 0; i < 3; ++i) {
+        if (lds && (lds[i] < 1 || lds[i] < widths[i])) return BUNDLE_INVALID_LD;
         if (sizes[i] > INT_MAX || (lds && lds[i] > INT_MAX)) return BUNDLE_TOO_LARGE;
         call.size[i] = int(sizes[i]), call.width[i] = int(widths[i]), call.ld[i] = lds ? int(lds[i]) : 0;
     }
@@ -493,15 +516,15 @@ Index room_of(std::size_t bytes) { return bytes < std::size_t(LLONG_MAX) ? Index
 
 // Bytes of a workspace for the kernel that a product gets on any device, and for the general one, which it gets where
 // its operands lie otherwise.
-std::size_t workspace_size(const Product& newest, const Sizes& sizes)
+std::size_t workspace_size(const Product& newest, const Sizes& sizes, unsigned products = 1)
 {
     Call call;
+    call.batch.count = products;
     Index most = 0;
     if (take_sizes(call, newest, sizes, nullptr) != BUNDLE_SUCCESS || !sizes[0] || !sizes[1]) return 0;
     for (; call.product; call.product = call.product->older) {
         if (choose(call) && call.need > most) most = call.need;
-        const Shape* const general = call.product->general;
-        if (general && suits(*general->kernel, call) && call.need > most) most = call.need;
+        if (call.product->general && suits(*call.product->general->kernel, call) && call.need > most) most = call.need;
     }
     return std::size_t(most);
 }
@@ -520,10 +543,10 @@ int check_workspace(Call& call, const Product& newest)
 {
     const Index room = room_of(call.workspace_bytes);
     const auto [m, n, k] = call.size;
-    auto bits = reinterpret_cast<std::uintptr_t>(call.c);
-    for (int i = 0; i < 3; ++i) bits |= std::uintptr_t(call.ld[i]) * unsigned(newest.element);
+    std::uintptr_t bits = call.batch.arrays;  // where such matrices lie is unknown here
+    for (int i = 0; i < 3; ++i) bits |= std::uintptr_t(call.ld[i] | call.batch.step[i]) * unsigned(newest.element);
     for (const void* matrix : call.matrix) bits |= reinterpret_cast<std::uintptr_t>(matrix);
-    if (call.need && bits % 16) choose(call, Index(workspace_size(newest, {m, n, k})));
+    if (call.need && bits % 16) choose(call, Index(workspace_size(newest, {m, n, k}, call.batch.count)));
     if (call.need && (call.need > room || !call.workspace)) return BUNDLE_WORKSPACE_TOO_SMALL;
     if (call.need && reinterpret_cast<std::uintptr_t>(call.workspace) % 256) return BUNDLE_MISALIGNED;
     return BUNDLE_SUCCESS;
@@ -596,8 +619,7 @@ int release()
     cudaError_t error = cudaSuccess;
     while (stream_workspaces) {
         StreamWorkspace* const first = stream_workspaces;
-        const cudaError_t freed = cudaFree(first->memory);  // nothing where that is null
-        if (error == cudaSuccess) error = freed;
+        if (const cudaError_t freed = cudaFree(first->memory)) error = freed;  // nothing where that is null
         stream_workspaces = first->next;
         std::free(first);
     }
@@ -621,10 +643,10 @@ int run(const Product& newest, const Sizes& sizes, const Sizes& lds, Call call)
     int status = take_sizes(call, newest, sizes, lds);
     if (status != BUNDLE_SUCCESS || !sizes[0] || !sizes[1]) return status;
     call.reads_ab = call.reads_ab && sizes[2] > 0;
-    if (!call.c || (call.reads_ab && (!call.matrix[0] || !call.matrix[1]))) return BUNDLE_NULL_POINTER;
-    const unsigned element = unsigned(newest.element);
-    const auto odd = [=](const void* matrix) { return reinterpret_cast<std::uintptr_t>(matrix) % element != 0; };
-    if (odd(call.c) || (call.reads_ab && (odd(call.matrix[0]) || odd(call.matrix[1])))) return BUNDLE_MISALIGNED;
+    const auto& [a, b, c] = call.matrix;
+    if (!c || (call.reads_ab && (!a || !b))) return BUNDLE_NULL_POINTER;
+    const auto odd = [&](const void* x) { return reinterpret_cast<std::uintptr_t>(x) % unsigned(newest.element) != 0; };
+    if (odd(c) || (call.reads_ab && (odd(a) || odd(b)))) return BUNDLE_MISALIGNED;
     status = find_product(call, newest);
     if (status != BUNDLE_SUCCESS) return status;
     if (!choose(call)) return BUNDLE_TOO_LARGE;
@@ -674,8 +696,7 @@ int describe(const Product& newest, const Sizes& sizes, bundle_description* desc
 
 extern "C" int bundle_init(void)
 {
-    int status = BUNDLE_SUCCESS;
-    if (status == BUNDLE_SUCCESS) status = bundle_impl::init(bundle_impl::f32_nn);
+    int status = bundle_impl::init(bundle_impl::f32_nn);
     return status;
 }
 
@@ -698,10 +719,9 @@ extern "C" const char* bundle_status_string(int status)
     case BUNDLE_WORKSPACE_TOO_SMALL: return "the workspace is smaller than the product needs";
     case BUNDLE_UNSUPPORTED_DEVICE: return "the kernels are for other architectures, or the driver lacks tensor maps";
     case BUNDLE_CAPTURING: return "this call needs a workspace: capture _run, which is given one";
-    default:
-        if (status <= BUNDLE_CUDA_ERROR || status > BUNDLE_CUDA_ERROR + 65535) return "no such status";
-        return cudaGetErrorString(cudaError_t(status - BUNDLE_CUDA_ERROR));
     }
+    if (status <= BUNDLE_CUDA_ERROR || status > BUNDLE_CUDA_ERROR + 65535) return "no such status";
+    return cudaGetErrorString(cudaError_t(status - BUNDLE_CUDA_ERROR));
 }
 
 extern "C" int bundle_can_implement(int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc)
@@ -720,8 +740,8 @@ extern "C" int bundle_run(
 {
     return bundle_impl::run(
         bundle_impl::f32_nn, {m, n, k}, {lda, ldb, ldc},
-        {{a, b}, c, &alpha, &beta, std::fpclassify(alpha) != FP_ZERO, std::fpclassify(beta) != FP_ZERO, workspace,
-         workspace_bytes, stream});
+        {{a, b, c}, &alpha, &beta, std::fpclassify(alpha) != FP_ZERO, std::fpclassify(beta) != FP_ZERO, stream,
+         workspace, workspace_bytes});
 }
 
 extern "C" int bundle(
@@ -730,8 +750,7 @@ extern "C" int bundle(
 {
     return bundle_impl::run_simple(
         bundle_impl::f32_nn, {m, n, k}, {lda, ldb, ldc},
-        {{a, b}, c, &alpha, &beta, std::fpclassify(alpha) != FP_ZERO, std::fpclassify(beta) != FP_ZERO, nullptr, 0,
-         stream});
+        {{a, b, c}, &alpha, &beta, std::fpclassify(alpha) != FP_ZERO, std::fpclassify(beta) != FP_ZERO, stream});
 }
 
 extern "C" int bundle_describe(int64_t m, int64_t n, int64_t k, bundle_description* description)

@@ -1,6 +1,6 @@
 // gemm.cu: kernels and the functions that launch them. gemm.h says how to call them.
 //
-// Written by tilewright, file digest 74180bde2a4a3f62. To write it again:
+// Written by tilewright, file digest 237ff275a22217e1. To write it again:
 //   tilewright emit --shape 1021x767x509 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 
@@ -16,6 +16,7 @@
 namespace gemm_impl {
 
 using Index = long long;  // sizes, strides and counts: a matrix may hold more than 2^31 elements
+using Sizes = Index[3];   // m, n and k
 
 // One kernel and how it is launched.
 struct Kernel {
@@ -25,11 +26,11 @@ struct Kernel {
     int static_smem, dynamic_smem;      // bytes of shared memory: declared, and passed at launch
     bool pdl, spread;                   // whether PDL launches it, and on as many SMs as there are CTAs
     int align[3], multiple[3];          // elements that rows of A, B, C, and that m, n, k are multiples of
+    int only[3], only_step[3];          // the only m, n, k, and elements to the next A, B, C, that it serves, or 0
     int split_ctas, persistent_tiles;   // CTAs that share a tile of C; tiles of C that a CTA computes
-    unsigned stream_ctas;               // CTAs that share the tiles of the last wave (stream-K)
-    bool sums;                          // whether CTAs add up in the workspace
+    unsigned stream_ctas, products;     // CTAs that share the last wave (stream-K); products of a CTA, or 0
     const void* preparation;            // kernel that copies operands first, or null
-    bool pads, packs[2];                // whether it pads all to `multiple`, and whether it packs A and B
+    bool sums, pads, packs[2];          // whether CTAs add up in the workspace, all is padded, A and B are packed
     int terms, term_k, term_ctas;       // terms of an element, multiple that k is rounded up to, CTAs of a cluster
     unsigned box[2][2], swizzle[2];     // rows and columns of A and of B that a TMA copy brings; CUtensorMapSwizzle
     mutable std::atomic<std::uint64_t> ready{0}, waits{0};  // bits for devices: loaded there; waits by PDL
@@ -159,11 +160,10 @@ const Kernel row = {
     "gemm_tiled_f32_nn_16x16x16_489e88e4",
     "tiled:16",
     reinterpret_cast<const void*>(gemm_tiled_f32_nn_16x16x16_489e88e4),
-    {16, 16, 16}, {16, 16},  // tile and threads
-    2048, 0, true, false,  // shared memory and PDL
-    {1, 1, 1}, {1, 1, 1}, 1, 1, 0, false,  // alignment, multiples; split-K, tiles of a CTA, stream-K
-    nullptr,
-    false, {false, false}, 0, 16, 1, {{0, 0}, {0, 0}}, {0, 0},  // padding, packing, split terms, boxes of the TMA
+    {16, 16, 16}, {16, 16}, 2048, 0, true, false,  // tile, threads, shared memory, PDL
+    {1, 1, 1}, {1, 1, 1}, {0, 0, 0}, {0, 0, 0},  // alignment, multiples, only sizes and steps
+    1, 1, 0, 0, nullptr,  // split-K, tiles of a CTA, stream-K, products of a CTA, preparation
+    false, false, {false, false}, 0, 16, 1, {{0, 0}, {0, 0}}, {0, 0},  // sums, padding, packing, split terms, TMA
 };
 
 }  // namespace gemm_impl::tiled_f32_nn_16x16x16_489e88e4
@@ -186,7 +186,6 @@ const Product f32_nn = {  // transposes, bytes of an element, capabilities, shap
 
 constexpr int max_devices = 64;
 constexpr Index ceil_div(Index size, Index step) { return (size + step - 1) / step; }
-
 int status_of(cudaError_t error) { return error == cudaSuccess ? GEMM_SUCCESS : GEMM_CUDA_ERROR + int(error); }
 
 // Attributes of a device, read once. Threads that read at the same time store the same values.
@@ -236,24 +235,31 @@ int make_ready(const Kernel& kernel, const Device& device)
     return status_of(error);
 }
 
+// The products of a call, which kernels for batches get as their last argument.
+struct alignas(64) Batch {
+    unsigned count = 1, inner = 1;           // products, all of them along the inner dimension
+    Index outer_step[7] = {}, step[7] = {};  // elements from a product's matrix to the next, for each pointer argument
+    unsigned arrays = 0, pointers = 3;       // bits of pointers at arrays of addresses; pointers that have a step
+};
+
 // A product on its way to the device.
 struct Call {
-    const void* matrix[2] = {};  // A and B
-    void* c = nullptr;
+    const void* matrix[3] = {};  // A, B and C
     const void *alpha = nullptr, *beta = nullptr;  // one element each
     bool reads_ab = true, reads_c = true;
+    cudaStream_t stream = nullptr;
     void* workspace = nullptr;
     std::size_t workspace_bytes = 0;
-    cudaStream_t stream = nullptr;
     int size[3] = {}, ld[3] = {}, width[3] = {};  // m, n, k; leading dimensions and elements of a row of A, B, C
     const Product* product = nullptr;
     const Device* device = nullptr;
     const Kernel* kernel = nullptr;   // the kernel that was chosen,
-    Index ctas = 0, need = 0;         // its CTAs, and its bytes of the workspace
+    Index ctas = 0, planes = 1, need = 0;  // its CTAs along x, along y and z, and its bytes of the workspace
     const void* more[8] = {};  // arguments of the kernel that follow alpha and beta, and what they point at:
     int count = 0;
     void *sums = nullptr, *counters = nullptr, *terms = nullptr;
     alignas(64) std::uint64_t map[2][16] = {};  // tensor maps of A and B
+    Batch batch = {};
 };
 
 Index tiles_of(const Kernel& kernel, const Call& call)  // of C
@@ -261,14 +267,14 @@ Index tiles_of(const Kernel& kernel, const Call& call)  // of C
     return ceil_div(call.size[0], kernel.tile[0]) * ceil_div(call.size[1], kernel.tile[1]);
 }
 
-// CTAs of a kernel; 0 where there would be too many, or a counter of tiles would overflow.
+// CTAs of a kernel for each product, or for all; 0 where there would be too many, or a counter of tiles would overflow.
 Index ctas_of(const Kernel& kernel, const Call& call)
 {
+    if (kernel.products) return ceil_div(call.batch.count, kernel.products);
     const Index tiles = tiles_of(kernel, call), stream = kernel.stream_ctas;
     if (tiles > INT_MAX || (stream && tiles * ceil_div(call.size[2], kernel.tile[2]) > UINT_MAX)) return 0;
-    Index ctas = tiles * kernel.split_ctas;
-    if (stream) ctas = stream + tiles / stream * stream;
-    if (kernel.persistent_tiles > 1) ctas = ceil_div(tiles, kernel.persistent_tiles) * kernel.split_ctas;
+    const Index own = ceil_div(tiles, kernel.persistent_tiles) * kernel.split_ctas;
+    const Index ctas = stream ? stream + tiles / stream * stream : own;
     return ctas <= INT_MAX ? ctas : 0;
 }
 
@@ -276,9 +282,8 @@ Index ctas_of(const Kernel& kernel, const Call& call)
 // as much is passed as keeps one CTA more than there have to be off an SM.
 int smem_of(const Kernel& kernel, const Device& device, Index ctas)
 {
-    const int sms = device.sm_count;
-    if (!kernel.spread || device.capability < 90 || ctas > Index(16) * sms) return kernel.dynamic_smem;
-    const int too_many = device.smem_per_sm / ((int(ctas) - 1) / sms + 2) - device.smem_reserved;
+    if (!kernel.spread || device.capability < 90 || ctas > Index(16) * device.sm_count) return kernel.dynamic_smem;
+    const int too_many = device.smem_per_sm / ((int(ctas) - 1) / device.sm_count + 2) - device.smem_reserved;
     const int least = too_many / 128 * 128 + 128, most = device.smem_per_cta;
     const int more = (least < most ? least : most) - kernel.static_smem;
     return more > kernel.dynamic_smem ? more : kernel.dynamic_smem;
@@ -290,21 +295,23 @@ int start(const Call& call, const void* function, Index ctas, dim3 block, int sm
     pdl.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     pdl.val.programmaticStreamSerializationAllowed = 1;
     const bool uses_pdl = call.kernel->waits.load(std::memory_order_relaxed) >> (call.device - devices) & 1;
-    const cudaLaunchConfig_t launch = {
-        dim3(unsigned(ctas)), block, std::size_t(smem_bytes), call.stream, &pdl, uses_pdl ? 1u : 0u};
+    const Index along_y = call.planes < 65535 ? call.planes : 65535;
+    const dim3 grid(unsigned(ctas), unsigned(along_y), unsigned(ceil_div(call.planes, along_y)));
+    const cudaLaunchConfig_t launch = {grid, block, std::size_t(smem_bytes), call.stream, &pdl, uses_pdl ? 1u : 0u};
     return status_of(cudaLaunchKernelExC(&launch, function, const_cast<void**>(arguments)));
 }
 
 // Queues the kernel of a call alone.
 int launch(const Call& call)
 {
-    const Kernel& kernel = *call.kernel;
-    const void* arguments[11 + sizeof call.more / sizeof *call.more] = {
-        &call.matrix[0], &call.ld[0], &call.matrix[1], &call.ld[1], &call.c, &call.ld[2],
+    const void* arguments[12 + sizeof call.more / sizeof *call.more] = {
+        &call.matrix[0], &call.ld[0], &call.matrix[1], &call.ld[1], &call.matrix[2], &call.ld[2],
         &call.size[0], &call.size[1], &call.size[2], call.alpha, call.beta};
     for (int i = 0; i < call.count; ++i) arguments[11 + i] = call.more[i];
-    const dim3 block(unsigned(kernel.block[0]), unsigned(kernel.block[1]));
-    return start(call, kernel.function, call.ctas, block, smem_of(kernel, *call.device, call.ctas), arguments);
+    arguments[11 + call.count] = &call.batch;  // where a kernel has this parameter
+    const auto& [x, y] = call.kernel->block;
+    const int smem_bytes = smem_of(*call.kernel, *call.device, call.ctas * call.planes);
+    return start(call, call.kernel->function, call.ctas, {unsigned(x), unsigned(y)}, smem_bytes, arguments);
 }
 
 Index bytes_of_steps(const Kernel&, const Call&) { return 0; }
@@ -317,32 +324,31 @@ int launch_with_steps(const Call& call) { return launch(call); }
 bool suits(const Kernel& kernel, Call& call, Index most_bytes = LLONG_MAX)
 {
     for (int i = call.reads_ab ? 0 : 2; i < 3; ++i) {
-        const auto address = reinterpret_cast<std::uintptr_t>(i < 2 ? call.matrix[i] : call.c);
+        const auto address = reinterpret_cast<std::uintptr_t>(call.matrix[i]);
         const int align = kernel.align[i];  // a power of two
         if (address & unsigned(align * call.product->element - 1)) return false;
-        if ((call.ld[i] | call.width[i]) & (align - 1)) return false;
+        const Index ld = call.ld[i], width = call.width[i], step = call.batch.arrays ? -1 : call.batch.step[i];
+        const bool gaps = ld != width || (step != kernel.only_step[i] && (step || call.batch.count > 1));
+        if (kernel.only_step[i] ? ld && gaps : (ld | width | step) & (align - 1)) return false;  // -1 fits no vector
     }
     for (int i = 0; i < 3 && !kernel.pads; ++i) {
-        if (kernel.multiple[i] > 1 && call.size[i] % kernel.multiple[i]) return false;
+        if (kernel.only[i] ? call.size[i] != kernel.only[i] : call.size[i] % kernel.multiple[i] != 0) return false;
     }
     const Index ctas = ctas_of(kernel, call), bytes = ctas ? bytes_of_steps(kernel, call) : -1;
     if (bytes < 0 || bytes > most_bytes) return false;
-    call.kernel = &kernel, call.ctas = ctas, call.need = bytes;
+    call.kernel = &kernel, call.ctas = ctas, call.need = bytes, call.planes = kernel.products ? 1 : call.batch.count;
     return true;
 }
 
 // Gives a call the current device and its products: those of the latest architecture that serves it.
 int find_product(Call& call, const Product& newest)
 {
-    const int status = current_device(&call.device);
-    if (status != GEMM_SUCCESS) return status;
+    if (const int status = current_device(&call.device); status != GEMM_SUCCESS) return status;
     const int capability = call.device->capability;
     const Product*& product = call.product = &newest;
     while (product && (capability < product->first || product->last < capability)) product = product->older;
     return product ? GEMM_SUCCESS : GEMM_UNSUPPORTED_DEVICE;
 }
-
-using Sizes = Index[3];
 
 // Puts m, n and k into a call, and lda, ldb and ldc if they are given, where they make sense.
 int take_sizes(Call& call, const Product& product, const Sizes& sizes, const Index* lds)
@@ -350,10 +356,8 @@ int take_sizes(Call& call, const Product& product, const Sizes& sizes, const Ind
     const auto& [m, n, k] = sizes;
     if (m < 0 || n < 0 || k < 0) return GEMM_INVALID_SIZE;
     const Index widths[3] = {product.trans_a ? m : k, product.trans_b ? k : n, n};
-    for (int i = 0; i < 3 && lds; ++i) {
-        if (lds[i] < 1 || lds[i] < widths[i]) return GEMM_INVALID_LD;
-    }
     for (int i = 0; i < 3; ++i) {
+        if (lds && (lds[i] < 1 || lds[i] < widths[i])) return GEMM_INVALID_LD;
         if (sizes[i] > INT_MAX || (lds && lds[i] > INT_MAX)) return GEMM_TOO_LARGE;
         call.size[i] = int(sizes[i]), call.width[i] = int(widths[i]), call.ld[i] = lds ? int(lds[i]) : 0;
     }
@@ -370,7 +374,7 @@ const Shape* choose(Call& call, Index most_bytes = LLONG_MAX)
     return nullptr;
 }
 
-std::size_t workspace_size(const Product&, const Sizes&) { return 0; }
+std::size_t workspace_size(const Product&, const Sizes&, unsigned = 1) { return 0; }
 int workspace_init(void*, std::size_t, cudaStream_t) { return GEMM_SUCCESS; }
 int check_workspace(const Call&, const Product&) { return GEMM_SUCCESS; }
 int release() { return GEMM_SUCCESS; }
@@ -394,10 +398,10 @@ int run(const Product& newest, const Sizes& sizes, const Sizes& lds, Call call)
     int status = take_sizes(call, newest, sizes, lds);
     if (status != GEMM_SUCCESS || !sizes[0] || !sizes[1]) return status;
     call.reads_ab = call.reads_ab && sizes[2] > 0;
-    if (!call.c || (call.reads_ab && (!call.matrix[0] || !call.matrix[1]))) return GEMM_NULL_POINTER;
-    const unsigned element = unsigned(newest.element);
-    const auto odd = [=](const void* matrix) { return reinterpret_cast<std::uintptr_t>(matrix) % element != 0; };
-    if (odd(call.c) || (call.reads_ab && (odd(call.matrix[0]) || odd(call.matrix[1])))) return GEMM_MISALIGNED;
+    const auto& [a, b, c] = call.matrix;
+    if (!c || (call.reads_ab && (!a || !b))) return GEMM_NULL_POINTER;
+    const auto odd = [&](const void* x) { return reinterpret_cast<std::uintptr_t>(x) % unsigned(newest.element) != 0; };
+    if (odd(c) || (call.reads_ab && (odd(a) || odd(b)))) return GEMM_MISALIGNED;
     status = find_product(call, newest);
     if (status != GEMM_SUCCESS) return status;
     if (!choose(call)) return GEMM_TOO_LARGE;
@@ -447,8 +451,7 @@ int describe(const Product& newest, const Sizes& sizes, gemm_description* descri
 
 extern "C" int gemm_init(void)
 {
-    int status = GEMM_SUCCESS;
-    if (status == GEMM_SUCCESS) status = gemm_impl::init(gemm_impl::f32_nn);
+    int status = gemm_impl::init(gemm_impl::f32_nn);
     return status;
 }
 
@@ -471,10 +474,9 @@ extern "C" const char* gemm_status_string(int status)
     case GEMM_WORKSPACE_TOO_SMALL: return "the workspace is smaller than the product needs";
     case GEMM_UNSUPPORTED_DEVICE: return "the kernels are for other architectures, or the driver lacks tensor maps";
     case GEMM_CAPTURING: return "this call needs a workspace: capture _run, which is given one";
-    default:
-        if (status <= GEMM_CUDA_ERROR || status > GEMM_CUDA_ERROR + 65535) return "no such status";
-        return cudaGetErrorString(cudaError_t(status - GEMM_CUDA_ERROR));
     }
+    if (status <= GEMM_CUDA_ERROR || status > GEMM_CUDA_ERROR + 65535) return "no such status";
+    return cudaGetErrorString(cudaError_t(status - GEMM_CUDA_ERROR));
 }
 
 extern "C" int gemm_can_implement(int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc)
@@ -493,8 +495,8 @@ extern "C" int gemm_run(
 {
     return gemm_impl::run(
         gemm_impl::f32_nn, {m, n, k}, {lda, ldb, ldc},
-        {{a, b}, c, &alpha, &beta, std::fpclassify(alpha) != FP_ZERO, std::fpclassify(beta) != FP_ZERO, workspace,
-         workspace_bytes, stream});
+        {{a, b, c}, &alpha, &beta, std::fpclassify(alpha) != FP_ZERO, std::fpclassify(beta) != FP_ZERO, stream,
+         workspace, workspace_bytes});
 }
 
 extern "C" int gemm(
@@ -503,8 +505,7 @@ extern "C" int gemm(
 {
     return gemm_impl::run_simple(
         gemm_impl::f32_nn, {m, n, k}, {lda, ldb, ldc},
-        {{a, b}, c, &alpha, &beta, std::fpclassify(alpha) != FP_ZERO, std::fpclassify(beta) != FP_ZERO, nullptr, 0,
-         stream});
+        {{a, b, c}, &alpha, &beta, std::fpclassify(alpha) != FP_ZERO, std::fpclassify(beta) != FP_ZERO, stream});
 }
 
 extern "C" int gemm_describe(int64_t m, int64_t n, int64_t k, gemm_description* description)
