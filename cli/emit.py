@@ -3,7 +3,6 @@
 import itertools
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -13,7 +12,6 @@ from ..codegen.config import Config
 from ..codegen.emit import Layout, emit
 from ..codegen.emitted import Emitted
 from ..codegen.errors import ConfigError, check
-from ..codegen.legality import serves
 from ..codegen.plain import plain
 from ..codegen.problem import Problem
 from ..runtime.store.store import Store
@@ -60,6 +58,8 @@ def emit_command(
     shelf = Store(store)
     # A variant's text serves every shape: without a named one it is emitted for the smallest that every edge allows.
     if configs and not shapes and suite is None:
+        for config in configs:
+            check(not config.fixed_sizes, f"{config} is for one shape: name it by --shape")
         shapes = tuple("x".join(map(str, config.multiples)) for config in configs)
     problems: dict[Problem, None] = {}
     for dtype, each_trans in itertools.product(dtypes, trans):
@@ -83,11 +83,7 @@ def emit_command(
         if configs:
             served += [Served(problem, config, info) for problem, config in zip(problems, configs, strict=True)]
         else:
-            for problem in problems:
-                lookup, pair = shelf.lookup(info, problem, look_up), replace(problem, batch=2)
-                if layout["batched"] and not serves(lookup.config, pair, info):  # as one that is fed by TMA
-                    lookup = shelf.lookup(info, pair, look_up)
-                served.append(lookup.served(problem, info))
+            served += [shelf.served(info, problem, look_up, layout["batched"]) for problem in problems]
     # The command that writes the files again needs these options beside what the files say.
     options_again: dict[str, Sequence[str]] = {"--device-key": keys, "--store": [store.as_posix()] if store else []}
     if suite is not None:

@@ -13,7 +13,7 @@ from .errors import check, check_comment, check_type
 from .families import default_config
 from .fit import Fit
 from .leaf import Edge
-from .legality import fitted, serves
+from .legality import fitted, require, serves
 from .problem import DType, Problem
 from .render import instances, kernel_name
 from .source import KernelSource, LaunchConfig, TensorBox
@@ -385,6 +385,8 @@ def bundled(served: Sequence[Served], split: bool, batched: bool) -> Bundle:
         check(batched or each.problem.batch == 1, f"{each.problem} is a batch: {remedy}, or leave batch out")
         alone = f"{each.config} is for batches: {remedy}, or name another family"
         check(batched or not each.config.batches_alone, alone)
+        if each.problem.batch > 1:
+            require(each.problem, each.config, each.target)
     if batched:
         served = [_of_any_batch(each) for each in served]
     groups, arches = _grouped(served)
@@ -446,8 +448,8 @@ def _grouped(served: Sequence[Served]) -> tuple[dict[_Group, list[Served]], list
         arch = each.target.arch
         check(not arch.is_host, f"{each.config} {host}")
         rows = groups.setdefault(((each.problem.dtype, each.problem.trans), arch), [])
-        product = replace(each.problem, batch=1)
-        check(all(row.problem != each.problem for row in rows), f"{product} is given twice for {arch.name}")
+        text = f"{replace(each.problem, batch=1)} is given twice for {arch.name}: a bundle has one kernel for a shape"
+        check(all(row.problem != each.problem for row in rows), f"{text}, for one batch alone")
         rows.append(each)
     arches = sorted({arch for _, arch in groups}, key=lambda arch: arch.capability)
     kinds = dict.fromkeys(kind for kind, _ in groups)

@@ -31,7 +31,7 @@ _STORED = {
 """Words of a header on operands that are read as they are stored, or transposed."""
 _STATUSES = (
     ("SUCCESS", "done, or queued"),
-    ("INVALID_SIZE", "m, n or k is negative"),
+    ("INVALID_SIZE", "a size or count is negative"),
     ("INVALID_LD", "lda, ldb or ldc is below 1 or the length of a stored row"),
     ("NULL_POINTER", "a matrix that would be read or written, or a description, is null"),
     ("MISALIGNED", "a matrix does not begin at a whole element, or the workspace at 256 bytes"),

@@ -420,6 +420,7 @@ class Library:
         trans_a: bool | None = None,
         trans_b: bool | None = None,
         accuracy: GradeLike | None = None,
+        batch: SupportsIndex | None = None,
         config: Config | str | None = None,
         arch: Arch | str | None = None,
         device: DeviceName = "auto",
@@ -435,13 +436,14 @@ class Library:
             served: one shape or a sequence of them, each "1024x768x512", "1024" for a cube, (m, n, k), a Problem, or a
                 Served, which has a kernel and an architecture of its own. The store gives the kernels of the others.
             name: name of the functions and files; None for a name made of the product: `gemm_f32_nn_1024x768x512`.
-            layout: which files to make; None for these two.
+            layout: which files to make; None for these two, with functions for batches where a shape has a batch.
             options: more of the command that writes the files again, for their banner.
             dtype: as for `load`.
             trans: nn, nt, tn or tt: which of A and B are stored transposed; None for nn.
             trans_a: whether A is stored k x m, in place of `trans`.
             trans_b: whether B is stored n x k, in place of `trans`.
             accuracy: ieee, elementwise or normwise, as for `load`.
+            batch: products of one call that kernels are chosen for; None for one.
             config: the variant for shapes that are no Served, such as "tiled:32", in place of what the store gives.
             arch: generation of the GPU that the shapes are for, such as "sm_90a"; its device with most records counts.
                 None for that of `device`.
@@ -466,8 +468,11 @@ class Library:
         shapes = [*_each(served)]
         problems = Problem.parse_all(
             [each.problem if isinstance(each, Served) else each for each in shapes],
-            dtype=dtype, trans=trans, accuracy=accuracy, trans_a=trans_a, trans_b=trans_b,
+            dtype=dtype, trans=trans, accuracy=accuracy, trans_a=trans_a, trans_b=trans_b, batch=batch,
         )  # fmt: skip
+        if layout is None:
+            layout = Layout(batched=any(problem.batch > 1 for problem in problems))
+        check_type("layout", layout, Layout, "a Layout")
         variant = parse(config) if isinstance(config, str) else config
         row = arch_named(arch) if isinstance(arch, str) else arch
         target: DeviceInfo | None = None
@@ -483,10 +488,10 @@ class Library:
                 continue
             target = target or _target(row, device, records)
             if variant is None:
-                products.append(records.lookup(target, problem, self._ranking).served(problem, target))
+                products.append(records.served(target, problem, self._ranking, layout.batched))
             else:
                 products.append(Served(problem, variant, target))
-        return emit(products, name, Layout() if layout is None else layout, options)
+        return emit(products, name, layout, options)
 
     def _tracked(
         self, a: Any, b: Any, out: Any, alpha: SupportsFloat, beta: SupportsFloat, accuracy: str,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ... import configs
+from ...codegen.bundle import Served
 from ...codegen.config import Config
 from ...codegen.emitted import TEMPORARY_SUFFIX
 from ...codegen.errors import ConfigError, StoreError, StoreVersionError, absolute, check
@@ -150,6 +151,14 @@ class Store:
             return LookupResult(fastest.config, "exact", fastest)
         ranked = ranking(problem, info, self._all())
         return ranked or LookupResult(default_config(problem, info), "default")
+
+    def served(self, info: DeviceInfo, problem: Problem, ranking: Ranking, batched: bool) -> Served:
+        """The kernel for a problem in a bundle of emitted ones, where `batched` one that serves batches. Raises as
+        `lookup`."""
+        looked_up, pair = self.lookup(info, problem, ranking), replace(problem, batch=max(2, problem.batch))
+        if batched and not serves(looked_up.config, pair, info):  # as one that is fed by TMA
+            looked_up = self.lookup(info, pair, ranking)
+        return looked_up.served(problem, info)
 
     def keep(self, record: Record, *, beaten: Collection[Config] = (), replace: bool = False) -> bool:
         """Store a record if it beats the user's own for its device and problem; True if it was written.

@@ -209,6 +209,13 @@ def test_kernels_are_chosen_for_a_batch(run: Run, tmp_path: Path) -> None:
     assert run(*shlex.split(written[1]), "-o", str(tmp_path / "own")).status == 0
 
 
+def test_a_variant_of_one_shape_wants_that_shape(run: Run, tmp_path: Path) -> None:
+    command = "emit", "--config", "small:16x2x2", "--batch", "10", "--arch", "sm_90a", "-o", str(tmp_path)
+    ran = run(*command)
+    assert (ran.status, ran.err) == (2, "tilewright: small:16x2x2 is for one shape: name it by --shape\n")
+    assert run(*command, "--shape", "16").status == 0
+
+
 def test_several_variants_are_emitted_together(run: Run, tmp_path: Path) -> None:
     two = "--config", "tiled:16", "--config", "naive:8x32"
     ran = run("emit", *two, "--arch", "sm_80", "-o", str(tmp_path / "own"))

@@ -272,7 +272,7 @@ def test_functions_for_batches_are_there_where_they_are_wanted_alone() -> None:
             r"64x64x64 float nn batch 7 is a batch: pass Layout\(batched=True\) \(--batched\)",
         ),
         ("1024x768x512", 1, TMA["nn"], True, "TMA copies the matrices of one product"),
-        ("1024x768x512", 7, TMA["nn"], True, "TMA copies the matrices of one product"),
+        ("1024x768x512", 7, TMA["nn"], True, "nn batch 7 on sm_90a; required: TMA copies the matrices of one product"),
         ("16", 7, "small:", False, r"batch 7 is a batch: pass Layout\(batched=True\)"),
     ],
 )

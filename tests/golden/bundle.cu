@@ -1,6 +1,6 @@
 // bundle.cu: the functions that choose and launch kernels. bundle.h says how to call them.
 //
-// Written by tilewright, file digest 64fafc08415302a8. To write it with kernels that are looked up:
+// Written by tilewright, file digest fc134e67522d091b. To write it with kernels that are looked up:
 //   tilewright emit --shape 65x65x65 --shape 128x128x128 --shape 257x257x257 --shape 513x513x513 --shape 1028x1028x1028 --shape 2049x2049x2049 --dtype float --trans nn --arch sm_90a --name bundle --split
 // SPDX-License-Identifier: MIT
 
@@ -711,7 +711,7 @@ extern "C" const char* bundle_status_string(int status)
 {
     switch (status) {
     case BUNDLE_SUCCESS: return "done, or queued";
-    case BUNDLE_INVALID_SIZE: return "m, n or k is negative";
+    case BUNDLE_INVALID_SIZE: return "a size or count is negative";
     case BUNDLE_INVALID_LD: return "lda, ldb or ldc is below 1 or the length of a stored row";
     case BUNDLE_NULL_POINTER: return "a matrix that would be read or written, or a description, is null";
     case BUNDLE_MISALIGNED: return "a matrix does not begin at a whole element, or the workspace at 256 bytes";

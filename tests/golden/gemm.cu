@@ -1,6 +1,6 @@
 // gemm.cu: kernels and the functions that launch them. gemm.h says how to call them.
 //
-// Written by tilewright, file digest 237ff275a22217e1. To write it again:
+// Written by tilewright, file digest 02414e791b1ae9b7. To write it again:
 //   tilewright emit --shape 1021x767x509 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 
@@ -466,7 +466,7 @@ extern "C" const char* gemm_status_string(int status)
 {
     switch (status) {
     case GEMM_SUCCESS: return "done, or queued";
-    case GEMM_INVALID_SIZE: return "m, n or k is negative";
+    case GEMM_INVALID_SIZE: return "a size or count is negative";
     case GEMM_INVALID_LD: return "lda, ldb or ldc is below 1 or the length of a stored row";
     case GEMM_NULL_POINTER: return "a matrix that would be read or written, or a description, is null";
     case GEMM_MISALIGNED: return "a matrix does not begin at a whole element, or the workspace at 256 bytes";

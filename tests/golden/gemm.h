@@ -1,6 +1,6 @@
 // gemm.h: matrix products on NVIDIA GPUs in C and C++.
 //
-// Written by tilewright, file digest d16dc729b5fd5542. To write it again:
+// Written by tilewright, file digest 9b83b280e18495c8. To write it again:
 //   tilewright emit --shape 1021x767x509 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 //
@@ -58,7 +58,7 @@ extern "C" {
 // answered, an earlier failure on the device included.
 enum {
     GEMM_SUCCESS = 0,              // done, or queued
-    GEMM_INVALID_SIZE = 1,         // m, n or k is negative
+    GEMM_INVALID_SIZE = 1,         // a size or count is negative
     GEMM_INVALID_LD = 2,           // lda, ldb or ldc is below 1 or the length of a stored row
     GEMM_NULL_POINTER = 3,         // a matrix that would be read or written, or a description, is null
     GEMM_MISALIGNED = 4,           // a matrix does not begin at a whole element, or the workspace at 256 bytes

@@ -193,3 +193,19 @@ class TestEmit:
             with pytest.raises(ConfigError, match=re.escape(message)):
                 tilewright.emit([served], **words)  # type: ignore[arg-type]
         assert tilewright.emit(served, arch="sm_80", config="tiled:16", dtype="double").files
+
+
+def test_kernels_are_emitted_for_a_batch() -> None:
+    bundle = dict(tilewright.emit("16", name="my", batch=100_000, arch="sm_90a").files)
+    assert "my_run_batched(" in bundle["my.h"]
+    assert "for batches of 100,000: " in bundle["my.h"]
+    assert "small_f32_nn" in bundle["my.cu"]
+    # The record of this shape has a kernel that serves no batch.
+    alone, batched = (
+        dict(tilewright.emit("4096x16x4096", "my", tilewright.Layout(batched=each), arch="sm_90a").files)
+        for each in (False, True)
+    )
+    assert "load=tma" in alone["my.cu"]
+    assert "load=tma" not in batched["my.cu"]
+    with pytest.raises(ConfigError, match=r"batch 9 is a batch: pass Layout\(batched=True\)"):
+        tilewright.emit("16", layout=tilewright.Layout(), batch=9, arch="sm_90a", config="tiled:16")

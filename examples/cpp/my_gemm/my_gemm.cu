@@ -1,6 +1,6 @@
 // my_gemm.cu: kernels and the functions that launch them. my_gemm.h says how to call them.
 //
-// Written by tilewright, file digest 5694068a482a8faf. To write it with kernels that are looked up:
+// Written by tilewright, file digest d3268e1aa33de7d0. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name my_gemm --cmake
 // SPDX-License-Identifier: MIT
 
@@ -821,7 +821,7 @@ extern "C" const char* my_gemm_status_string(int status)
 {
     switch (status) {
     case MY_GEMM_SUCCESS: return "done, or queued";
-    case MY_GEMM_INVALID_SIZE: return "m, n or k is negative";
+    case MY_GEMM_INVALID_SIZE: return "a size or count is negative";
     case MY_GEMM_INVALID_LD: return "lda, ldb or ldc is below 1 or the length of a stored row";
     case MY_GEMM_NULL_POINTER: return "a matrix that would be read or written, or a description, is null";
     case MY_GEMM_MISALIGNED: return "a matrix does not begin at a whole element, or the workspace at 256 bytes";

@@ -1,6 +1,6 @@
 // my_gemm.h: matrix products on NVIDIA GPUs in C and C++.
 //
-// Written by tilewright, file digest 5407864a478c8d1c. To write it with kernels that are looked up:
+// Written by tilewright, file digest 0522d2e425649302. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name my_gemm --cmake
 // SPDX-License-Identifier: MIT
 //
@@ -61,7 +61,7 @@ extern "C" {
 // answered, an earlier failure on the device included.
 enum {
     MY_GEMM_SUCCESS = 0,              // done, or queued
-    MY_GEMM_INVALID_SIZE = 1,         // m, n or k is negative
+    MY_GEMM_INVALID_SIZE = 1,         // a size or count is negative
     MY_GEMM_INVALID_LD = 2,           // lda, ldb or ldc is below 1 or the length of a stored row
     MY_GEMM_NULL_POINTER = 3,         // a matrix that would be read or written, or a description, is null
     MY_GEMM_MISALIGNED = 4,           // a matrix does not begin at a whole element, or the workspace at 256 bytes

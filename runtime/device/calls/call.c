@@ -30,7 +30,7 @@ enum { A, B, C, ALPHA, BETA, GIVEN, OFFSETS = GIVEN, MOST_VALUES = 256 }; /* num
 
 typedef struct {
     Head head;
-    /* Of A, B, C and the offsets of groups: bytes up to the end, bits that are 0 in the address. */
+    /* Bytes up to the end, and bits that are 0 in the address, for A, B, C and the offsets of groups. */
     unsigned long long span[OFFSETS + 1], mask[OFFSETS + 1];
 } Call;
 
