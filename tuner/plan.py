@@ -121,18 +121,20 @@ def planned(
     return Plan(AskAhead(sampled, journal, earlier), sampler, earlier, keep, stored, first, own, every, listed.pruned)
 
 
-def check_work(problem: Problem, verb: str) -> None:
-    """Raise ShapeError for a problem without work, which nobody can `verb`, such as tune or time."""
+def check_work(problem: Problem, verb: str, info: DeviceInfo) -> None:
+    """Raise ShapeError for a problem without work, which nobody can `verb`, such as tune or time, and DeviceError for
+    one that exceeds the device's memory."""
     text = f"nothing to {verb} in {problem}: a dimension is 0; name a shape without"
     check(min(problem.m, problem.n, problem.k) > 0, text, ShapeError)
+    need = f"{problem} needs {problem.bytes / 1e9:.0f} GB, {info.name} has {info.memory_bytes / 1e9:.0f} GB"
+    remedy = "name a smaller shape" if problem.batch == 1 else "name a smaller batch"
+    check(problem.bytes <= info.memory_bytes, f"{need}; {remedy}", DeviceError)
 
 
 def check_tunable(problem: Problem, info: DeviceInfo, configs: Sequence[Config] = ()) -> None:
     """Raise ShapeError for a problem without work, DeviceError for one that exceeds the device's memory, ConfigError
     for a config that cannot serve it on the device."""
-    check_work(problem, "tune")
-    need = f"{problem} needs {problem.bytes / 1e9:.0f} GB, {info.name} has {info.memory_bytes / 1e9:.0f} GB"
-    check(problem.bytes <= info.memory_bytes, f"{need}; name a smaller shape", DeviceError)
+    check_work(problem, "tune", info)
     for config in configs:
         require(problem, config, info)
 

@@ -145,7 +145,7 @@ def laid_out(
 
 def check_written(out: View) -> None:
     """Raise LayoutError unless every element of a matrix can be written, to memory of its own."""
-    check(out.writable, "out is read-only", LayoutError)
+    check(out.writable, "out is read-only: pass an array that may be written", LayoutError)
     steps = [(abs(step), length) for step, length in zip(out.strides, out.shape) if length > 1]
     reach = out.dtype.size_bytes
     for step, length in sorted(steps) if all(out.shape) else ():

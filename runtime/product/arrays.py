@@ -328,7 +328,8 @@ def as_array(name: str, array: Any, dtype: str = "float32") -> Any:
     except TilewrightError:
         raise
     except Exception as error:  # other libraries raise errors of many types
-        raise ArgumentTypeError(f"{name}, a {typename}, cannot be read through its array interface: {error}") from error
+        reason = " ".join(str(error).split())
+        raise ArgumentTypeError(f"{name}, a {typename}, cannot be read through its array interface: {reason}") from error
     hint = "" if isinstance(array, type) else f": pass np.asarray({name}, dtype='{dtype}') or another array"
     raise ArgumentTypeError(f"{name} {_WANTED}, got {typename}{hint}")
 

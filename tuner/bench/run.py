@@ -53,12 +53,12 @@ def bench(
 
     Batches alternate, or with `turn_seconds` each contender runs for so many seconds in its turn, at its own clock. A
     shape that fails, or ends its process, has a row that says so. Ctrl-C ends the run with the rows that are done.
-    Raises ShapeError for a problem with nothing to time, DeviceError for a device that is not there and TuningError for
-    one that cannot be opened.
+    Raises ShapeError for a problem with nothing to time, DeviceError for a device that is not there or whose memory a
+    problem exceeds, and TuningError for one that cannot be opened.
     """
-    for problem in problems:
-        check_work(problem, "time")
     info = choose(device)
+    for problem in problems:
+        check_work(problem, "time", info)
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     rows = list(itertools.product(problems, configs or (None,)))
     result = BenchResult(info, Setting((), ()), date, len(rows), turn_seconds=turn_seconds)
