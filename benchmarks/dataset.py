@@ -219,7 +219,7 @@ class Job:
     """The measured variants, the fastest first."""
     elsewhere: bool = False
     """On another device."""
-    told: Sequence[Config] | None = None
+    choices: Sequence[Config] | None = None
     """The choice of a look-up, where that was told."""
     trials: int | None = None
     """Variants at most, as told, of a problem of which nothing was measured."""
@@ -232,7 +232,7 @@ def variants_of(job: Job) -> list[Config]:
     problem, info, known = job.problem, job.info, job.known
     if not known:
         return variants(problem, info, job.trials)
-    expected = choices(problem, info) if job.told is None else job.told
+    expected = choices(problem, info) if job.choices is None else job.choices
     guesses = varied(expected if problem.batch > 1 else list(searched(problem, info)))[:GUESSES]
     rng = random.Random(f"{SEED} {problem}")
     if job.elsewhere:

@@ -94,7 +94,7 @@ def emit_command(
     for note in () if configs else notes:  # notes are about the records that choose
         click.echo(f"note: {note}", err=True)
     for each in served:
-        click.echo(f"{each.problem} for {each.target.arch.name}: {each.config} ({each.told})")
+        click.echo(f"{each.problem} for {each.target.arch.name}: {each.config} ({each.provenance})")
 
 
 def _write(bundle: Emitted, output: Path, overwrite: bool) -> None:

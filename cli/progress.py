@@ -222,14 +222,14 @@ class WorkersShown(Shown, ClusterProgress):
         if resumed:
             say(self.console, f"{problem}: goes on from {resumed} trials")
 
-    def tried(self, problem: Problem, device_key: str, told: Tells) -> None:
+    def tried(self, problem: Problem, device_key: str, message: Tells) -> None:
         """Count a trial of a running problem."""
-        self._trials.entered(problem, device_key, told.config, told.entry)
+        self._trials.entered(problem, device_key, message.config, message.entry)
         running = self._running.setdefault(problem, _Running())
         running.tried += 1
-        time_us = told.entry.time_us
+        time_us = message.entry.time_us
         if time_us is not None and time_us < running.best_us:
-            running.best_us, running.variant = time_us, told.variant
+            running.best_us, running.variant = time_us, message.variant
         self.line_in_time()
 
     def ended(self, result: Result) -> None:

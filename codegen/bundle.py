@@ -63,7 +63,7 @@ class Served:
         check_comment("origin", self.origin)
 
     @property
-    def told(self) -> str:
+    def provenance(self) -> str:
         """Origin and time."""
         return f"{self.origin}, {self.recorded_us:,.2f} us" if self.recorded_us else self.origin
 
@@ -434,7 +434,7 @@ def _of_any_batch(served: Served) -> Served:
     batch, problem = served.problem.batch, replace(served.problem, batch=_PRODUCTS)
     if batch == 1:
         return replace(served, problem=problem)
-    return replace(served, problem=problem, origin=f"for batches of {batch:,}: {served.told}", recorded_us=0.0)
+    return replace(served, problem=problem, origin=f"for batches of {batch:,}: {served.provenance}", recorded_us=0.0)
 
 
 def _grouped(served: Sequence[Served]) -> tuple[dict[_Group, list[Served]], list[Arch]]:

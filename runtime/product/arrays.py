@@ -329,7 +329,9 @@ def as_array(name: str, array: Any, dtype: str = "float32") -> Any:
         raise
     except Exception as error:  # other libraries raise errors of many types
         reason = " ".join(str(error).split())
-        raise ArgumentTypeError(f"{name}, a {typename}, cannot be read through its array interface: {reason}") from error
+        raise ArgumentTypeError(
+            f"{name}, a {typename}, cannot be read through its array interface: {reason}"
+        ) from error
     hint = "" if isinstance(array, type) else f": pass np.asarray({name}, dtype='{dtype}') or another array"
     raise ArgumentTypeError(f"{name} {_WANTED}, got {typename}{hint}")
 

@@ -75,7 +75,7 @@ class Gemm:
             self.expected_us, self.regret = fallback.expected_us, fallback.regret
         self.device: DeviceInfo = own.device.info
         """The device that it runs on."""
-        self.found = looked_up
+        self.lookup = looked_up
         """Result of the look-up."""
         self.launch: Launch = product.launch
         """Puts one product of operands on the device on the current stream; nothing is checked."""
@@ -107,7 +107,8 @@ class Gemm:
             self._ready.kernel.prepare_graphs(graphs)
 
     def emit(self, name: str | None = None, main: bool = False) -> Emitted:
-        """Our kernel as files for a C or C++ project; `.write(folder)` of the result writes them.
+        """Our kernel as files for a C or C++ project; `.write(folder)` of the result writes them. That of a batch has
+        functions for batches.
 
         Args:
             name: name of the functions and files, `<name>.cu` and `<name>.h`; None for a name made of the product.
@@ -116,10 +117,11 @@ class Gemm:
         Raises:
             ConfigError: the name cannot be used in C, or the kernel was chosen for the processor.
         """
-        return emit(self.found.served(self.problem, self.device), name, Layout(main=main))
+        layout = Layout(main=main, batched=self.problem.batch > 1)
+        return emit(self.lookup.served(self.problem, self.device), name, layout)
 
     def __repr__(self) -> str:
-        origin = "; ".join(filter(None, (self.found.summary, self.vendor)))
+        origin = "; ".join(filter(None, (self.lookup.summary, self.vendor)))
         return f"<tilewright kernel for {self.problem} on {self.device.name}: {self.config} ({origin})>"
 
     @called("the kernel of tilewright.load")

@@ -59,7 +59,9 @@ def contest(
         try:
             if config is None:
                 gemm = load_on(device, problem, Store(store), look_up, faster=faster)
-                row = replace(row, config=str(gemm.config), origin=gemm.found.origin, taken_from=gemm.found.taken_from)
+                row = replace(
+                    row, config=str(gemm.config), origin=gemm.lookup.origin, taken_from=gemm.lookup.taken_from
+                )
                 row, launch = replace(row, handed_over=gemm.origin == "vendor"), gemm.kernel.launch
             else:
                 row = replace(row, config=str(config), origin=GIVEN)
