@@ -109,12 +109,13 @@ def triad_us(problem: Problem) -> float:
     return median(times)
 
 
-def row_of(kind: str, problem: Problem, rate_tbs: float) -> dict[str, Any]:
-    """Tune, time and compare one problem. `rate_tbs` is the triad's rate in TB/s."""
+def row_of(kind: str, problem: Problem, rate_tbs: float, trials: int | None) -> dict[str, Any]:
+    """Tune, time and compare one problem. `rate_tbs` is the triad's rate in TB/s, `trials` the variants that the search
+    may try, where it is limited."""
     device = open_device(choose("cuda"))
     with tempfile.TemporaryDirectory() as folder:
         predicted = Store(Path(folder)).lookup(device.info, problem, look_up)
-        result = tune(problem, store=folder)
+        result = tune(problem, store=folder, trials=trials)
         configs = {"our_us": result.best.config, "predicted_us": predicted.config}
     with device.entered():
         contenders = {name: prepare(device, problem, config).launch for name, config in configs.items()}
@@ -216,6 +217,7 @@ def main() -> None:
     parser.add_argument("--share", default="1/1", help="I/N: every Nth problem from the Ith on")
     parser.add_argument("--output", type=Path, default=Path("batches.jsonl"), help="file to which rows are added")
     parser.add_argument("--kind", action="append", choices=KINDS, help="of these problems alone; may be given again")
+    parser.add_argument("--trials", type=int, help="variants of a search at most, for a run on one GPU")
     parser.add_argument("--join", type=Path, help="file of rows to make batches.json of")
     options = parser.parse_args()
     info = choose("cuda")
@@ -248,7 +250,7 @@ def main() -> None:
     with kept_between_runs():
         asked = [(kind, problem) for kind, problem in problems() if kind in (options.kind or KINDS)]
         for kind, problem in asked[index - 1 :: count]:
-            row = row_of(kind, problem, rate_tbs)
+            row = row_of(kind, problem, rate_tbs, options.trials)
             write(row)
             share = row.get("triad_share", row.get("floor_share"))
             times = f"{row['our_us']:9.2f} us, cuBLAS {row['cublas_us'] / row['our_us']:6.2f}, share {share:.3f}"
