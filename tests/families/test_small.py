@@ -122,7 +122,7 @@ FAULTS = (
 """Changes of the text, each of which the products above must notice."""
 FAULTS_OF_RUNS = (
     ("copied from the first element", "shared -= skew, from -= skew, ", ""),
-    ("skew of A for B", "shared + TileA::kSize + b_skew", "shared + TileA::kSize + a_skew"),
+    ("skew of A for B", "shared + kRunA + b_skew", "shared + kRunA + a_skew"),
     ("elements behind a run lost", ", count += skew;", ";"),
     ("rest of A and B lost", "e = vectors * kVec + threadIdx.x; e < count", "e = count; e < count"),
     ("elements before the first vector of C lost", "threadIdx.x; e < count; e += kThreads) {\n            const int at",

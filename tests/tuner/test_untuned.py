@@ -111,7 +111,7 @@ def test_what_a_fit_chose_is_measured_beside_the_best_and_what_is_next_to_it(
     file.write_text(dataset_line(problem, told, monkeypatch))
     assert dataset.read_chosen(file) == {problem: told}
     for chosen in (told, None):  # without the file: what a look-up takes now
-        asked, found = dataset.compiled(dataset.Job(problem, info, known, told=chosen))
+        asked, found = dataset.compiled(dataset.Job(problem, info, known, choices=chosen))
         assert asked == problem
         assert found[0] == known[0]
         assert (told[0] in found) is (chosen is not None)
@@ -126,7 +126,7 @@ def test_what_a_fit_chose_is_measured_beside_the_best_and_what_is_next_to_it(
         built.clear()
     # The fastest configs of another device are tried again, and some of the others.
     many = [parse(f"simt:{m}x{n}x8") for m in (16, 32, 48, 64, 80, 96, 128) for n in (16, 32, 64, 128)]
-    found = dataset.variants_of(dataset.Job(problem, info, many, elsewhere=True, told=told))
+    found = dataset.variants_of(dataset.Job(problem, info, many, elsewhere=True, choices=told))
     assert found[: dataset.FASTEST] == many[: dataset.FASTEST]
     assert {*told, guess} < set(found)
     assert len(set(many) & set(found)) == dataset.FASTEST + dataset.FAR_ELSEWHERE
