@@ -74,8 +74,8 @@ OF_FAMILY_OF_BATCH = 6
 NEAR_FIRST = 3
 """Variants next to the first one of each family of a batch, the likeliest and others."""
 TILED = 8
-"""Kernels of any tile that are tried for a batch in float: products of a batch have few tiles, so that a tile which
-divides m and n may take a third less time than those of the pool."""
+"""Kernels of any tile that are tried for a batch in float: each product has few tiles, so that it matters how much of
+the last ones lies outside C."""
 MOST_WARPS, MOST_ACCUMULATORS = 8, 140
 """Warps of these kernels, and elements of C of a thread, at most."""
 CHOICES = 12

@@ -40,21 +40,11 @@ class TrialsFile:
         """Add a trial of a worker or of an earlier run; `note` is the reason where the entry has none."""
         if not self._path:
             return
-        kind = problem.dtype.value, problem.trans, problem.accuracy.value, problem.batch
-        outcome = entry.status, entry.time_us, entry.error, entry.reason or note
+        facts = problem.m, problem.n, problem.k, problem.dtype.value, problem.trans, problem.accuracy.value
+        outcome = device_key, entry.status, entry.time_us, entry.error, entry.reason or note
         costs, values = (entry.compile_s, entry.verify_s, entry.bench_s), dict(config.values)
-        row = [
-            problem.m,
-            problem.n,
-            problem.k,
-            *kind,
-            device_key,
-            *outcome,
-            *costs,
-            str(config),
-            config.family,
-            *(values.get(name) for name in _PARAMETERS),
-        ]
+        parameters = map(values.get, _PARAMETERS)
+        row = [*facts, problem.batch, *outcome, *costs, str(config), config.family, *parameters]
         try:
             _append(self._path, "a", row)
         except OSError as error:

@@ -448,8 +448,8 @@ def _grouped(served: Sequence[Served]) -> tuple[dict[_Group, list[Served]], list
         arch = each.target.arch
         check(not arch.is_host, f"{each.config} {host}")
         rows = groups.setdefault(((each.problem.dtype, each.problem.trans), arch), [])
-        text = f"{replace(each.problem, batch=1)} is given twice for {arch.name}: a bundle has one kernel for a shape"
-        check(all(row.problem != each.problem for row in rows), f"{text}, for one batch alone")
+        text = f"{replace(each.problem, batch=1)} is given twice for {arch.name}: leave one out"
+        check(all(row.problem != each.problem for row in rows), f"{text}, as a shape has one kernel for every batch")
         rows.append(each)
     arches = sorted({arch for _, arch in groups}, key=lambda arch: arch.capability)
     kinds = dict.fromkeys(kind for kind, _ in groups)

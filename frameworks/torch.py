@@ -209,7 +209,7 @@ def _grouped_kernel(a: Any, b: Any, offsets: Any, alpha: float = 1.0, accuracy: 
 def _groups(a: Any, b: Any, offsets: Any, alpha: float, accuracy: str) -> Any:
     """The grouped products below autograd, as `_product`."""
     try:
-        return _library.grouped(a, b, offsets, None, alpha, 0.0, accuracy, None, "if-needed")
+        return _grouped_kernel(a, b, offsets, alpha, accuracy)
     except NotInMemoryError:
         pass
     with torch._C._AutoDispatchBelowAutograd():
@@ -233,6 +233,16 @@ def _below(modes: tuple[bool, bool], op: Any, *arguments: Any) -> Any:
     below = torch._C._AutoDispatchBelowAutograd()
     with torch.set_grad_enabled(grad), forward_ad._set_fwd_grad_enabled(forward), below:
         return op(*arguments)
+
+
+def _forward_gradient(ctx: Any, product: Any, of_a: Any, of_b: Any) -> Any:
+    """The forward gradient of a product of a and b, or of groups of them, from those of a and b; either may be None."""
+    # torch turns forward gradients off here, which outer levels of a transform need.
+    with forward_ad._set_fwd_grad_enabled(True):
+        a, b, *offsets = (torch._VF._unpack_dual(each, level=0)[0] for each in ctx.saved_tensors)
+        terms = [product(of_a, b, *offsets, **ctx.options)] if of_a is not None else []
+        terms += [product(a, of_b, *offsets, **ctx.options)] if of_b is not None else []
+        return sum(terms[1:], terms[0])
 
 
 class _Product(torch.autograd.Function):  # type: ignore[misc]
@@ -275,12 +285,7 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def jvp(ctx: Any, of_a: Any, of_b: Any, *_: Any) -> Any:
-        # torch turns forward gradients off here, which outer levels of a transform need.
-        with forward_ad._set_fwd_grad_enabled(True):
-            a, b = (torch._VF._unpack_dual(each, level=0)[0] for each in ctx.saved_tensors)
-            terms = [matmul(of_a, b, **ctx.options)] if of_a is not None else []
-            terms += [matmul(a, of_b, **ctx.options)] if of_b is not None else []
-            return sum(terms[1:], terms[0])
+        return _forward_gradient(ctx, matmul, of_a, of_b)
 
 
 class _Groups(torch.autograd.Function):  # type: ignore[misc]
@@ -313,11 +318,7 @@ class _Groups(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def jvp(ctx: Any, of_a: Any, of_b: Any, *_: Any) -> Any:
-        with forward_ad._set_fwd_grad_enabled(True):
-            a, b, offsets = (torch._VF._unpack_dual(each, level=0)[0] for each in ctx.saved_tensors)
-            terms = [grouped_matmul(of_a, b, offsets, **ctx.options)] if of_a is not None else []
-            terms += [grouped_matmul(a, of_b, offsets, **ctx.options)] if of_b is not None else []
-            return sum(terms[1:], terms[0])
+        return _forward_gradient(ctx, grouped_matmul, of_a, of_b)
 
 
 _apply: Any = super(torch.autograd.Function, _Product).apply

@@ -18,7 +18,7 @@ from ...codegen.errors import (
 )
 from ...codegen.problem import INT_MAX, Grade, Problem, Ragged
 from ..device.protocol import Operand
-from .arrays import Kind, View, kind_of
+from .arrays import View, kind_of
 
 _MOST_GRAPHS = 65536
 """Most graphs for which memory is set aside at once."""
@@ -59,14 +59,16 @@ def problem_of(a: View, b: View, accuracy: object, batch: int = 1, ragged: Ragge
     )
 
 
-def check_offsets(kind: Kind, offsets: Any, like: Any) -> None:
-    """Raise an error unless `offsets` may be those of groups: an array of int32, an element for each group, of a kind
+def check_offsets(offsets: Any, like: Any) -> None:
+    """Raise an error unless `offsets` may be those of groups: an array of int32, an element for each group, of the kind
     and in the memory of the operand `like`.
 
     Raises ArgumentTypeError, ShapeError, LayoutError and DeviceMismatchError.
     """
     text = f"a is a {type(like).__name__} and offsets a {type(offsets).__name__}: convert one of them"
+    kind = kind_of(like)
     check(kind_of(offsets) is kind, text, ArgumentTypeError)
+    assert kind is not None
     kind.check_memory("offsets", offsets)
     name = str(offsets.dtype).removeprefix("torch.")
     check(name == "int32", f"offsets must be int32, got {name}: convert them before", ArgumentTypeError)
@@ -82,9 +84,8 @@ def check_rising(offsets: Sequence[int], most: int) -> None:
     """Raise ShapeError unless the ends of groups rise up to `most`."""
     before = 0
     for end in offsets:
-        check(
-            before <= end <= most, f"offsets must rise from 0 to {most} at most, got {end} after {before}", ShapeError
-        )
+        text = f"offsets must rise from 0 to {most} at most, got {end} after {before}"
+        check(before <= end <= most, text, ShapeError)
         before = end
 
 

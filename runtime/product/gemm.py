@@ -107,8 +107,8 @@ class Gemm:
             self._ready.kernel.prepare_graphs(graphs)
 
     def emit(self, name: str | None = None, main: bool = False) -> Emitted:
-        """Our kernel as files for a C or C++ project; `.write(folder)` of the result writes them. A kernel
-        of a batch comes with functions for batches.
+        """Our kernel as files for a C or C++ project; `.write(folder)` of the result writes them. A kernel of a batch
+        comes with functions for batches.
 
         Args:
             name: name of the functions and files, `<name>.cu` and `<name>.h`; None for a name made of the product.

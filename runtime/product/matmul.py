@@ -306,19 +306,9 @@ class Library:
         """
         if more or unknown:
             refuse(Library.grouped_matmul, more, unknown)
-        key = _key_of_groups(KINDS.get(type(a)) or kind_of(a), a, b, out, offsets)
-        try:
-            plan = self._plans.find((device, accuracy, "never", key))
-        except TypeError:  # one of them has no hash
-            plan = None
         result: A
         try:
-            if plan is None or copy != "never":
-                result = self.grouped(a, b, offsets, out, alpha, beta, accuracy, device, copy, track=True)
-            elif plan.tracks is not None and plan.tracks(a, b, out):
-                result = self._tracked(a, b, out, alpha, beta, accuracy, device, None, offsets)
-            else:
-                result = plan(a, b, out, alpha, beta, offsets)
+            result = self.grouped(a, b, offsets, out, alpha, beta, accuracy, device, copy, track=True)
         except NotInMemoryError:
             if out is not None or len({kind_of(each) for each in (a, b, offsets)}) > 1:
                 raise
@@ -332,15 +322,17 @@ class Library:
         """The products of `grouped_matmul`; without `track` autograd does not record them."""
         for name, value in (("device", device), ("accuracy", accuracy)):
             check(isinstance(value, Hashable), f"{name} must be text, got {value!r}", ArgumentTypeError)
-        first, second, offsets = as_array("a", a), as_array("b", b), as_array("offsets", offsets, "int32")
-        kind = kind_of(first)
-        assert kind is not None
-        key = _key_of_groups(kind, a, b, out, offsets) if first is a else None
-        if track and key is not None and kind.tracked(first, b, out):
+        kind = KINDS.get(type(a)) or kind_of(a)
+        key = None if kind is None else _with_offsets(kind, kind.key(a, b, out), offsets)
+        if track and kind is not None and key is not None and kind.tracked(a, b, out):
             return self._tracked(a, b, out, alpha, beta, accuracy, device, None, offsets)
-        check_offsets(kind, offsets, first)
+        plan = None if key is None else self._plans.find((device, accuracy, "never", key))
+        if plan is not None and copy == "never":
+            return plan(a, b, out, alpha, beta, offsets)
+        first, second, offsets = as_array("a", a), as_array("b", b), as_array("offsets", offsets, "int32")
+        check_offsets(offsets, first)
         if len(second.shape) == 3 and second.shape[0] == len(offsets) == 0 and first.shape[1:] == second.shape[1:2]:
-            # No row has a group.
+            # No row belongs to a group: the product has no steps of k.
             nothing = first[:, :0], second.reshape(0, second.shape[2])
             return self.product(*nothing, out, alpha, beta, accuracy, device, copy, "never")
 
@@ -348,10 +340,9 @@ class Library:
             return self.grouped(a, b, offsets, c, alpha, beta, accuracy, None, "never")
 
         def make_plan(kind: Kind, key: Hashable, a: View, b: View, out: View | None, like: Any) -> CallPlan:
-            words = device, accuracy, "never", key and (key, kind.key(offsets, offsets, None))
+            words = device, accuracy, "never", _with_offsets(kind, key, offsets)
             return self._planned(lambda: grouped(a, b, out, len(offsets)), words, kind, like, inside)
 
-        plan = None if key is None else self._plans.find((device, accuracy, "never", key))
         return first_call(a, b, out, alpha, beta, copy, plan, make_plan, transposes=True, further=(offsets,))
 
     @called("tilewright.prepare")
@@ -585,13 +576,12 @@ class Library:
         return ready
 
 
-def _key_of_groups(kind: Kind | None, a: Any, b: Any, out: Any, offsets: Any) -> Hashable | None:
-    """Everything about the arrays of a grouped product but their addresses and elements; None where they are not all of
-    one kind. `out` may be None."""
-    if kind is None or KINDS.get(type(offsets)) is not kind:
+def _with_offsets(kind: Kind, key: Hashable | None, offsets: Any) -> Hashable | None:
+    """The key of a product's arrays with that of the offsets of its groups; None where there is none, or where the
+    offsets are of another kind."""
+    if key is None or KINDS.get(type(offsets)) is not kind:
         return None
-    key = kind.key(a, b, out)
-    return None if key is None else (key, kind.key(offsets, offsets, None))
+    return key, kind.key(offsets, offsets, None)
 
 
 def _selector(place: str, device: str | None) -> str:

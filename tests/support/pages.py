@@ -62,10 +62,12 @@ def _options(name: str, command: click.Command) -> Iterator[str]:
         if record is None:
             continue
         names, meaning = record
-        default = re.search(r"  \[default: (.*)\]$", meaning)
+        default = re.search(r"  \[default: ([^;]*)(?:; (.*))?\]$", meaning)
         meaning = meaning[: default.start()] if default else meaning
-        given = f" The default is `{default[1]}`." if default else ""
-        yield from _listed(f"`{names}`: {_escaped(meaning)}{given}", "- ")
+        sentence = (
+            f" The default is `{default[1]}`" + f", of `{default[2]}`" * bool(default[2]) + "." if default else ""
+        )
+        yield from _listed(f"`{names}`: {_escaped(meaning)}{sentence}", "- ")
 
 
 def parameters_page() -> str:

@@ -326,8 +326,9 @@ class BatchRanker(Ranker):
             return configs[place] if place < len(configs) else _config(small[place - len(configs)].tolist())
 
         ranked = (Predicted(config_at(place), us) for place, us in zip(fastest, times[fastest].tolist()))
-        known = self.knows(info) or not fastest
-        return ranked if known else self._with_filling_splits(problem, info, list(ranked))
+        if self.knows(info) or not fastest:
+            return ranked
+        return self._with_filling_splits(problem, info, list(ranked))
 
     def log_times(self, problem: Problem, info: DeviceInfo, configs: Sequence[Config]) -> Floats:
         return self._corrected(*self.described(problem, info, configs))
