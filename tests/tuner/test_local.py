@@ -37,7 +37,14 @@ from tilewright.tuner.run import Run
 from tilewright.tuner.search import neighbourhood
 from tilewright.tuner.search import sampler as sampler_module
 from tilewright.tuner.search.ahead import InOrder, Unrecorded
-from tilewright.tuner.search.neighbourhood import BEGUN, ErrorProcess, Neighbourhood, _covariance, improvement
+from tilewright.tuner.search.neighbourhood import (
+    BEGUN,
+    LEAST_OUTCOMES,
+    ErrorProcess,
+    Neighbourhood,
+    _covariance,
+    improvement,
+)
 from tilewright.tuner.search.neighbours import neighbours
 from tilewright.tuner.search.outcomes import ExhaustedError, Outcomes
 from tilewright.tuner.search.sampler import Listed, LocalSampler, Parameters, RandomSampler
@@ -468,21 +475,22 @@ def explored(folder: Path, budget: Budget, sampler: str | None = None, seed: int
     return run, evaluator, stopped
 
 
-@pytest.mark.parametrize("gain", [0.01, pytest.param(1e-4, marks=pytest.mark.slow)])
-def test_a_search_ends_where_little_is_to_be_gained_and_at_once_where_it_resumes_enough(
-    tmp_path: Path, gain: float
+@pytest.mark.parametrize(("gain", "most"), [(0.01, 8), pytest.param(1e-4, LEAST_OUTCOMES, marks=pytest.mark.slow)])
+def test_a_search_ends_where_little_is_to_be_gained_and_soon_where_it_resumes_enough(
+    tmp_path: Path, gain: float, most: int
 ) -> None:
+    # The sampler's thread learns outcomes sooner or later. Its estimate varies with that by some 1e-4.
     run, evaluator, stopped = explored(tmp_path, Budget(1000, 60.0, gain))
     assert stopped == "gain"
     assert run.plan.search.expected_gain is not None
     assert 0 <= run.plan.search.expected_gain < gain
     assert len(set(evaluator.tried)) == len(evaluator.tried)
-    assert 80 <= len(evaluator.tried) < 400
+    assert LEAST_OUTCOMES <= len(evaluator.tried) < 400
     assert run.best_us < 1.02 * min(Truth(EVEN).us(searched(EVEN, H200)))
     run, evaluator, stopped = explored(tmp_path, Budget(1000, 60.0, gain))
     assert stopped == "gain"
-    assert len(evaluator.tried) <= 8
-    assert run.resumed >= 80
+    assert len(evaluator.tried) <= most
+    assert run.resumed >= LEAST_OUTCOMES
 
 
 class Foreseen(InOrder):
