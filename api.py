@@ -34,10 +34,10 @@ def _differentiable(a: Any, b: Any, alpha: Any, accuracy: Any, vendor: Any, *off
     return module.matmul(a, b, alpha=alpha, accuracy=accuracy, vendor=vendor)
 
 
-def _measured(device: Device, problem: Problem, store: Store, found: LookupResult, seconds: float) -> LookupResult:
+def _measured(device: Device, problem: Problem, store: Store, looked_up: LookupResult, seconds: float) -> LookupResult:
     from .tuner.first_use import measured  # it imports the whole tuner, and most programs measure nothing
 
-    return measured(device, problem, store, found, seconds)
+    return measured(device, problem, store, looked_up, seconds)
 
 
 _library = Library(look_up, _measured, _differentiable, faster)

@@ -1,20 +1,23 @@
-"""The data set of tuned shapes that the ranking of untuned ones is fitted to: measured on a GPU, packed anywhere.
+"""Measure and pack the data set that the rankers are fitted to.
 
     python benchmarks/dataset.py measure trials.jsonl --have benchmarks/results/nvidia-h200/dataset --seconds 500
     python benchmarks/dataset.py measure more.jsonl --have benchmarks/results/nvidia-h200/dataset --choices chosen.jsonl
-    python benchmarks/dataset.py search found.jsonl --trials 200
+    python benchmarks/dataset.py search searches.jsonl --trials 200
     python benchmarks/dataset.py measure normwise.jsonl --accuracy normwise
     python benchmarks/dataset.py pack benchmarks/results/nvidia-h200/dataset trials.jsonl more.jsonl new-folder
 
-`measure` goes on with a file: it takes the problems that the file lacks, in an order in which any first part is a fair
-sample. Processes find and compile the variants of the next problems while one is measured. `--choices` measures what a
-look-up would take now for the problems of --have, also of each family, what a search would try first, and what is next
-to the best that is known, all beside that one. With a file of `fit_ranker.py --choices` it is what a look-up would take
-by a fit that does not know the problem: so one is judged, and learns where it is wrong.
-`search` tunes all problems, the narrowest first, and keeps every trial: of the best kernels for narrow problems
-`measure` tries few. `--accuracy` measures float products that need not be `ieee`. With several GPUs, a process for each
-takes its `--share` of the problems to a file of its own. `pack` writes a .jsonl.xz for each type and accuracy, from
-which `trials.py export` writes Kernel Tuner cache files and T4 files. Needs CuPy.
+`measure` appends to a file the problems that it lacks. Their order is such that any first part is a fair sample.
+Processes choose and compile the variants of the next problems while one problem is measured. Without `--choices` it
+leaves the problems of `--have` out. With `--choices` it measures those again: the fastest variant, what a look-up takes
+today, also of each family, what a search would try first, and neighbours of the fastest. A file after `--choices`, as
+`fit_ranker.py --choices` writes it, replaces what a look-up takes by the choices of a fit without the problem: they
+judge such fits, and later fits learn from their errors. `--accuracy` measures float products that need not be `ieee`.
+
+`search` tunes all problems, the narrowest first, and stores every trial: `measure` tries few of the kernels that are
+best for narrow problems. `pack` writes a .jsonl.xz for each type and accuracy, of which `trials.py export` makes Kernel
+Tuner cache files and T4 files.
+
+With several GPUs, a process for each takes its `--share` of the problems to a file of its own. Measuring needs CuPy.
 """
 
 import argparse
@@ -61,61 +64,58 @@ from tilewright.tuner.tune import tune
 from trials import Outcome, Trials, line_of, looked_up, outcome_of, pack, read, read_chosen, trials_of
 
 TRIALS, GRADED_TRIALS = 100, 60
-"""Trials of a problem, unless `--trials` says otherwise, and of one that need not be `ieee`, whose kernels take a
-second to compile and whose `ieee` kernels are tried where the same problem is."""
+"""Trials of a problem that must be `ieee`, and of one that need not be, whose kernels take a second to compile."""
 POOLED, GUESSED, FAR = 0.7, 0.15, 0.05
-"""Shares of these that are kernels of the pool, the best by the model of the device, and kernels of the pool with any
-decomposition of the work; the others are drawn from what the model puts within NEAR of the best. Kernels that the
-model does not believe in have to be measured too: it may be wrong, and the ranking has to know what does not pay."""
+"""Shares of the trials that are kernels of the pool, the best configs by the model of the device, and kernels of the
+pool with any decomposition of the work. The others are drawn from the configs that the model puts within NEAR of the
+best. Slow kernels are measured too, as the ranker has to learn what does not pay."""
 BATCH_TRIALS = 48
 """Trials of a batch."""
 OF_FAMILY_OF_BATCH = 6
 """Kernels of each family that are tried for a batch."""
 NEAR_FIRST = 3
-"""Variants next to the first one of each family of a batch, the likeliest and others."""
+"""Neighbours of the first choice of each family that are tried for a batch: as many of the likeliest as others."""
 TILED = 8
-"""Kernels of any tile that are tried for a batch in float: each product has few tiles, so that it matters how much of
-the last ones lies outside C."""
+"""Tiles of float kernels that are tried for a batch beyond a look-up's: a product of a batch has few tiles, so that it
+matters how much of the last ones lies outside C."""
 MOST_WARPS, MOST_ACCUMULATORS = 8, 140
-"""Warps of these kernels, and elements of C of a thread, at most."""
+"""Most warps of these kernels, and most elements of C that a thread computes."""
 CHOICES = 12
-"""The first choices of a look-up are tried too: without it how good a look-up is can be told for few problems."""
+"""First choices of a look-up that are tried: a look-up can be judged only where its choices were measured."""
 GUESSES = 6
-"""Number of configs that a search would try first by the model: kernels may be among them that came after a problem was
-measured."""
+"""Configs that a search would try first and that are tried: new kernels may be among them."""
 OF_FAMILY = 3
-"""Kernels of each family that a look-up would take first."""
+"""First choices of a look-up in each family that are tried."""
 BESIDE, BESIDE_AT_RANDOM = 16, 4
-"""Variants that differ from the best that is known by a parameter or two: the likeliest, and some of the others."""
+"""Neighbours of the fastest variant that are tried: the likeliest, and others at random."""
 FASTEST, FAR_ELSEWHERE = 10, 2
-"""Variants that were measured on another device, with half of the choices and one of each family: few, of many
-problems."""
+"""Variants measured on another device that are tried: the fastest there, and others at random."""
 DECOMPOSITIONS = 2
-"""Number of decompositions of each kernel of the pool that are tried, the first by the model."""
+"""Decompositions of each kernel of the pool that are tried, the first by the model."""
 NEAR = 2.5
+"""Expected time over the least expected time up to which configs are drawn at random."""
 POOL = Path(__file__).parent / "suites" / "pool.json"
-"""Kernels that are tried for many problems, so that they can be compared: those of the shipped records, and those that
-the model had among its first guesses for most problems."""
+"""Kernels that are tried for many problems, so that their times can be compared."""
 STOP_OVER = 2.0
-"""A variant that takes so many times the best after its first repetitions is not timed any longer."""
+"""A variant that takes this many times the best time in its first repetitions is not timed any longer."""
 
 
 def choices(problem: Problem, info: DeviceInfo) -> list[Config]:
-    """The choices of a look-up for a problem, in order; nothing where there is no ranker."""
+    """The choices of a look-up for a problem, in order; none where there is no ranker."""
     if problem.batch > 1:
         return [choice.config for choice in shortlist(problem, info, (), ENTRIES)]
     ranker = ranker_of(problem.dtype, problem.accuracy, info.arch)
     return looked_up(ranker, problem, info) if ranker else []
 
 
-def of_families(expected: Sequence[Config], each: int = OF_FAMILY) -> Iterator[Config]:
-    """The first of each family."""
+def of_families(configs: Sequence[Config], count: int = OF_FAMILY) -> Iterator[Config]:
+    """The first configs of each family."""
     for name in families():
-        yield from itertools.islice((config for config in expected if config.family == name), each)
+        yield from itertools.islice((config for config in configs if config.family == name), count)
 
 
 def modelled(problem: Problem, info: DeviceInfo, configs: Sequence[Config]) -> dict[Config, float]:
-    """Microseconds by the model of the device, the least first, of the configs for which it holds."""
+    """Microseconds by the model of the device of the configs for which it holds, the least first."""
     table = Table(configs, problem.dtype, info)
     valid = table.valid(problem).nonzero()[0]
     us = table.modelled_us(problem, valid)
@@ -140,8 +140,7 @@ def tilings() -> tuple[Config, ...]:
 
 
 def tiled(problem: Problem, info: DeviceInfo) -> Iterator[Config]:
-    """The kernels of `tilings` that serve a batch, those of different tiles, the fastest by the model first; none in
-    double."""
+    """Kernels of `tilings` that serve a batch, one for each tile, the fastest by the model first; none in double."""
     tiles = set[tuple[object, ...]]()
     for config in modelled(problem, info, tilings()) if problem.dtype is DType.FLOAT else ():
         tile = config.cta_tile[:2], config.get("thread_m"), config.get("thread_n")
@@ -152,19 +151,19 @@ def tiled(problem: Problem, info: DeviceInfo) -> Iterator[Config]:
 
 
 def listed(problem: Problem, info: DeviceInfo) -> tuple[Config, ...]:
-    """The configs that a search of the shipped spaces may try without any records. Raises ShapeError where none serves
-    the problem."""
+    """Configs that a search of the shipped spaces may try without records. Raises ShapeError where none serves the
+    problem."""
     likely = [choice.config for choice in shortlist(problem, info, (), ENTRIES)]
     return candidates(Forecast(problem, info), read_spaces(None), likely, likely).configs
 
 
 def searched(problem: Problem, info: DeviceInfo) -> dict[Config, float]:
-    """The same variants, the first by the model first."""
+    """Configs of `listed` and their microseconds by the model, the least first."""
     return modelled(problem, info, listed(problem, info))
 
 
 def variants(problem: Problem, info: DeviceInfo, trials: int | None = None) -> list[Config]:
-    """The variants that are tried for a problem, likely ones first."""
+    """The variants that are tried for a new problem, likely ones first."""
     if problem.batch > 1:
         return variants_of_batch(problem, info, trials or BATCH_TRIALS)
     rng = random.Random(f"{SEED} {problem}")
@@ -173,39 +172,40 @@ def variants(problem: Problem, info: DeviceInfo, trials: int | None = None) -> l
 
     bases = map(parse, json.loads(POOL.read_text())[name_of(problem.dtype, problem.accuracy)])
     divided = [each for base in bases for each in decomposed(base, problem.dtype, info, problem.accuracy)]
-    pooled, of_kernel = list[Config](), Counter[Config]()
-    other = list(modelled(problem, info, divided))
-    for config in other:
-        of_kernel[kernel_of(config)] += 1
-        if of_kernel[kernel_of(config)] <= DECOMPOSITIONS and (fits := carried(config, problem, info)) is not None:
+    pooled, decompositions = list[Config](), Counter[Config]()
+    of_pool = list(modelled(problem, info, divided))
+    for config in of_pool:
+        kernel = kernel_of(config)
+        decompositions[kernel] += 1
+        if decompositions[kernel] <= DECOMPOSITIONS and (fits := carried(config, problem, info)) is not None:
             pooled.append(fits)
-    tried = searched(problem, info)
-    limit = NEAR * min(tried.values(), default=math.inf)
-    near = [config for config, us in tried.items() if us <= limit]
-    expected = choices(problem, info)
-    chosen = dict.fromkeys([*expected[:CHOICES], *of_families(expected)])
+    of_search = searched(problem, info)
+    limit_us = NEAR * min(of_search.values(), default=math.inf)
+    near = [config for config, us in of_search.items() if us <= limit_us]
+    looked_up = choices(problem, info)
+    chosen = dict.fromkeys([*looked_up[:CHOICES], *of_families(looked_up)])
     chosen |= dict.fromkeys(pooled[: max(0, most_pooled - len(chosen))])
-    chosen |= dict.fromkeys(itertools.islice((c for c in varied(list(tried)) if c not in chosen), guessed))
-    drawn = (carried(config, problem, info) for config in rng.sample(other, min(len(other), far)))
+    chosen |= dict.fromkeys(itertools.islice((c for c in varied(list(of_search)) if c not in chosen), guessed))
+    drawn = (carried(config, problem, info) for config in rng.sample(of_pool, min(len(of_pool), far)))
     chosen |= dict.fromkeys(config for config in drawn if config is not None)
     chosen |= dict.fromkeys(rng.sample(near, min(len(near), trials)))
     return list(chosen)[:trials]
 
 
 def variants_of_batch(problem: Problem, info: DeviceInfo, trials: int) -> list[Config]:
-    """The variants that are tried for a batch: what a look-up takes, also of each family, every family's default, some
-    of what is next to the first of each family, and others that a search begins with."""
+    """The variants that are tried for a new batch: choices of a look-up, also of each family, every family's default,
+    kernels of many tiles, neighbours of the first choice of each family, and further choices at random."""
     rng, forecast = random.Random(f"{SEED} {problem}"), Forecast(problem, info)
-    expected = choices(problem, info)
-    chosen = dict.fromkeys([*expected[:CHOICES], *of_families(expected, OF_FAMILY_OF_BATCH)])
+    looked_up = choices(problem, info)
+    chosen = dict.fromkeys([*looked_up[:CHOICES], *of_families(looked_up, OF_FAMILY_OF_BATCH)])
     defaults = (family() for family in families().values() if problem.accuracy is Grade.IEEE)
     chosen |= dict.fromkeys(config for config in defaults if serves(config, problem, info))
     chosen |= dict.fromkeys(itertools.islice(tiled(problem, info), TILED))
-    for first in of_families(expected, 1):
+    for first in of_families(looked_up, 1):
         near = [config for config in forecast.ordered(neighbours(first, forecast)) if config not in chosen]
         chosen |= dict.fromkeys([*near[:NEAR_FIRST], *rng.sample(near, min(len(near), NEAR_FIRST))])
-    left = [config for config in expected if config not in chosen]
-    chosen |= dict.fromkeys(rng.sample(left, min(len(left), max(0, trials - len(chosen)))))
+    others = [config for config in looked_up if config not in chosen]
+    chosen |= dict.fromkeys(rng.sample(others, min(len(others), max(0, trials - len(chosen)))))
     return [*chosen]
 
 
@@ -215,55 +215,59 @@ class Job:
 
     problem: Problem
     info: DeviceInfo
-    known: Sequence[Config] = ()
-    """The measured variants, the fastest first."""
+    earlier: Sequence[Config] = ()
+    """Variants that were measured before, the fastest first."""
     elsewhere: bool = False
-    """On another device."""
+    """Whether they were measured on another device."""
     choices: Sequence[Config] | None = None
-    """The choice of a look-up, where that was told."""
+    """Configs in place of the choices of today's look-up."""
     trials: int | None = None
-    """Variants at most, as told, of a problem of which nothing was measured."""
+    """Most variants that are tried; None for what is usual."""
 
 
 def variants_of(job: Job) -> list[Config]:
-    """Where some are known, the best first: that one, what a look-up takes beside them, what a search would guess, and
-    what is next to it. Where they are known of another device, the fastest there and some others in place of the
-    last."""
-    problem, info, known = job.problem, job.info, job.known
-    if not known:
+    """The variants that are tried for a job, likely ones first.
+
+    For a problem that was measured on the device they are the fastest variant, whose time relates both measurements,
+    and new ones: choices of a look-up, also of each family, kernels of many tiles for a batch, what a search would
+    guess, and neighbours of the fastest. For a problem that was measured elsewhere they are the fastest variants there,
+    some others, and fewer choices.
+    """
+    problem, info, earlier = job.problem, job.info, job.earlier
+    if not earlier:
         return variants(problem, info, job.trials)
-    expected = choices(problem, info) if job.choices is None else job.choices
-    guesses = varied(expected if problem.batch > 1 else list(searched(problem, info)))[:GUESSES]
+    looked_up = choices(problem, info) if job.choices is None else job.choices
+    guesses = varied(looked_up if problem.batch > 1 else list(searched(problem, info)))[:GUESSES]
     rng = random.Random(f"{SEED} {problem}")
     if job.elsewhere:
-        others = rng.sample(known[FASTEST:], min(len(known[FASTEST:]), FAR_ELSEWHERE))
-        chosen = *known[:FASTEST], *expected[: CHOICES // 2], *of_families(expected, 1), *guesses[:1], *others
-        return list(dict.fromkeys(chosen))
+        others = rng.sample(earlier[FASTEST:], min(len(earlier[FASTEST:]), FAR_ELSEWHERE))
+        chosen = *earlier[:FASTEST], *looked_up[: CHOICES // 2], *of_families(looked_up, 1), *guesses[:1], *others
+        return list(dict.fromkeys(chosen))[: job.trials]
     forecast = Forecast(problem, info)
-    near = [config for config in forecast.ordered(neighbours(known[0], forecast)) if config not in known]
+    near = [config for config in forecast.ordered(neighbours(earlier[0], forecast)) if config not in earlier]
     others = rng.sample(near[BESIDE:], min(len(near[BESIDE:]), BESIDE_AT_RANDOM))
     tiles = itertools.islice(tiled(problem, info), TILED) if problem.batch > 1 else ()
-    chosen = *expected[:CHOICES], *of_families(expected), *guesses, *near[:BESIDE], *others, *tiles
-    return [known[0], *(config for config in dict.fromkeys(chosen) if config not in known)]
+    chosen = *looked_up[:CHOICES], *of_families(looked_up), *tiles, *guesses, *near[:BESIDE], *others
+    return [earlier[0], *(config for config in dict.fromkeys(chosen) if config not in earlier)][: job.trials]
 
 
 def compiled(job: Job) -> tuple[Problem, list[Config]]:
-    """The variants of a problem, with their binaries in the cache as far as they can be compiled."""
-    problem, info, found = job.problem, job.info, variants_of(job)
+    """A job's problem and its variants, whose binaries are in the cache then, but for those that do not compile."""
+    problem, info, configs = job.problem, job.info, variants_of(job)
     compiler = compiler_for(info)
-    for config in found:
+    for config in configs:
         try:
             compile_cached(compiler, render(problem, config, info))
         except CompileError:
-            continue  # measuring says so
-    return problem, found
+            continue  # measuring it records the failure
+    return problem, configs
 
 
 def measured(
     problem: Problem, configs: Sequence[Config], info: DeviceInfo, warm_s: float
 ) -> tuple[float, dict[Config, Outcome]]:
-    """Microseconds of the vendor's library, and every variant checked and timed. One that leaves the device in error is
-    the last."""
+    """Microseconds of the vendor's library, and the outcomes of variants, which are verified and timed. The first one
+    that leaves the device in error is the last one that is tried."""
     device = open_device(info)
     bench = Bench(device, problem)
     with device.entered():
@@ -279,7 +283,7 @@ def measured(
 
 
 def _best_us(outcomes: Mapping[Config, Outcome]) -> float:
-    """The least time, infinite where nothing worked."""
+    """The least time in microseconds, infinite where no variant worked."""
     return min((us for us in outcomes.values() if not isinstance(us, Status)), default=math.inf)
 
 
@@ -287,7 +291,7 @@ SHARE_HELP = "the I-th of every N shapes, as I/N: for a process on each of N GPU
 
 
 def share_of(text: str) -> slice:
-    """The part of a list that `2/3` takes: every third, from the second on."""
+    """The share `I/N` as a slice: `2/3` takes every third element from the second on."""
     first, _, every = text.partition("/")
     if not (first.isdecimal() and every.isdecimal() and 1 <= int(first) <= int(every)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a share: write I/N, such as 1/2 or 2/2")
@@ -306,24 +310,26 @@ def measure(
     trials: int | None = None,
     of_batches: bool = False,
 ) -> None:
-    """Go on with a file until the time is up; `have` is a folder of packed files with other problems, or with those
-    whose choices are measured, those of the file `chosen` where it is given."""
+    """Append to a file of trials until the time is up.
+
+    Problems of the packed files of the folder `have` are left out or, with `again`, those alone are measured: choices
+    are those of the file `chosen`, where there is one, else a look-up's.
+    """
     end, info = time.monotonic() + seconds, choose("cuda")
     done = {each.problem for each in read(path)} if path.exists() else set()
-    known = {each.problem: each for each in read(have)} if have else {}
-    told = read_chosen(chosen) if chosen else {}
-    asked = [problem for problem in (batches() if of_batches else problems(accuracy))[share] if problem not in done]
-    left = [
-        Job(each, info, known[each].fastest, known[each].device_key != info.key, told.get(each))
+    before = {each.problem: each for each in read(have)} if have else {}
+    choices_of = read_chosen(chosen) if chosen else {}
+    jobs = [
+        Job(each, info, before[each].fastest, before[each].device_key != info.key, choices_of.get(each), trials)
         if again
         else Job(each, info, trials=trials)
-        for each in asked
-        if (each in known) is again
+        for each in (batches() if of_batches else problems(accuracy))[share]
+        if each not in done and (each in before) is again
     ]
     with multiprocessing.get_context("spawn").Pool(processes) as pool, path.open("a") as file:
-        for number, (problem, configs) in enumerate(pool.imap(compiled, left)):
+        for number, (problem, configs) in enumerate(pool.imap(compiled, jobs)):
             if again and len(configs) == 1:
-                continue  # all are known
+                continue  # every variant was measured before
             begin = time.monotonic()
             vendor_us, outcomes = measured(problem, configs, info, 0.05 if number else 0.3)
             file.write(line_of(Trials(problem, outcomes, vendor_us, info.key)))
@@ -331,8 +337,8 @@ def measure(
             best, spent = _best_us(outcomes), time.monotonic() - begin
             print(f"{problem}: {len(outcomes)} trials, best {best:.2f} us, {spent:.1f} s", file=sys.stderr, flush=True)
             if Status.CRASHED in outcomes.values():
-                pool.terminate()  # the device is in error for this process: on with another one
-                command = [sys.executable, *sys.argv, "--seconds", str(end - time.monotonic())]  # the last one counts
+                pool.terminate()  # the device is in error for this process: another one goes on
+                command = [sys.executable, *sys.argv, "--seconds", str(end - time.monotonic())]  # the last one holds
                 os.execv(sys.executable, command)
             if time.monotonic() > end:
                 pool.terminate()
@@ -340,7 +346,7 @@ def measure(
 
 
 def search(path: Path, trials: int, seconds: float, share: slice) -> None:
-    """Go on with a file of searches until the time is up, the narrowest problems first."""
+    """Append the trials of searches to a file until the time is up, the narrowest problems first."""
     end = time.monotonic() + seconds
     done = {each.problem for each in read(path)} if path.exists() else set()
     narrow_first = sorted(problems(), key=lambda problem: min(problem.m, problem.n, problem.k))
@@ -352,14 +358,14 @@ def search(path: Path, trials: int, seconds: float, share: slice) -> None:
                 break
             record = Path(folder) / "trials.json"
             try:
-                found = tune(problem, device="cuda", trials=trials, store=f"{folder}/{problem}", record=record)
+                result = tune(problem, device="cuda", trials=trials, store=f"{folder}/{problem}", record=record)
             except TuningError as error:
                 print(f"{problem}: {error}", file=sys.stderr, flush=True)
                 continue
-            file.write(line_of(trials_of(read_cache_file(record), found.best.vendor_us, found.best.device)))
+            file.write(line_of(trials_of(read_cache_file(record), result.best.vendor_us, result.best.device)))
             file.flush()
-            best = f"best {found.best.median_us:.2f} us, {found.best.config}"
-            print(f"{problem}: {found.trials} trials, {best}, {found.seconds:.1f} s", file=sys.stderr, flush=True)
+            best = f"best {result.best.median_us:.2f} us, {result.best.config}"
+            print(f"{problem}: {result.trials} trials, {best}, {result.seconds:.1f} s", file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -368,41 +374,47 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("measure")
     command.add_argument("file", type=Path)
-    command.add_argument("--have", type=Path, help="a folder of packed files, whose problems are left out")
+    command.add_argument("--have", type=Path, help="folder of packed files, whose problems are left out")
     command.add_argument(
-        "--choices", nargs="?", const=True, metavar="FILE", help="measure what is likely there by now, or says a file"
+        "--choices",
+        nargs="?",
+        const=True,
+        metavar="FILE",
+        help="measure the problems of --have again, with today's choices or those of a file",
     )
     grades = [str(grade) for grade in Grade]
     command.add_argument(
-        "--accuracy", choices=grades, default=str(Grade.IEEE), help="of float products, for all of them"
+        "--accuracy", choices=grades, default=str(Grade.IEEE), help="accuracy of all problems, of float alone"
     )
     command.add_argument(
         "--trials",
         type=int,
-        help=f"variants of a new problem at most ({TRIALS}; {GRADED_TRIALS} if it need not be ieee)",
+        help=f"most variants of a problem (new ones: {TRIALS}, {GRADED_TRIALS} if they need not be ieee)",
     )
-    command.add_argument("--batches", action="store_true", help="of batches")
+    command.add_argument("--batches", action="store_true", help="measure batches")
     command.add_argument("--seconds", type=float, default=500.0)
     command.add_argument("--share", type=share_of, default=slice(None), help=SHARE_HELP)
     command.add_argument("--processes", type=int, default=max(1, len(os.sched_getaffinity(0)) - 1))
     command = commands.add_parser("search")
     command.add_argument("file", type=Path)
-    command.add_argument("--trials", type=int, default=200, help="variants of a problem at most (200)")
+    command.add_argument("--trials", type=int, default=200, help="most variants of a problem (200)")
     command.add_argument("--seconds", type=float, default=500.0)
     command.add_argument("--share", type=share_of, default=slice(None), help=SHARE_HELP)
     command = commands.add_parser("pack")
     command.add_argument(
         "file", type=Path, nargs="+", help="files of `measure` and `search`, or folders of packed ones"
     )
-    command.add_argument("folder", type=Path)
+    command.add_argument("folder", type=Path, help="folder of the packed files, the last argument")
     options = parser.parse_args()
+    if options.command == "pack" and options.folder.is_file():
+        parser.error(f"argument folder: {options.folder} is a file: name the folder of the packed files last")
     if options.command == "measure":
         accuracy = Grade.parse(options.accuracy)
         processes, share = options.processes, options.share
         chosen = Path(options.choices) if isinstance(options.choices, str) else None
         again = options.choices is not None
-        told = options.trials, options.batches
-        measure(options.file, options.have, again, chosen, options.seconds, processes, accuracy, share, *told)
+        more = options.trials, options.batches
+        measure(options.file, options.have, again, chosen, options.seconds, processes, accuracy, share, *more)
     elif options.command == "search":
         search(options.file, options.trials, options.seconds, options.share)
     else:

@@ -1,4 +1,4 @@
-"""Writes a user's records of a device as a file of configs/tuned/, in which records ship: a line each, without samples.
+"""Write a user's records of a device to a file of configs/tuned/, from which records ship: one a line, without samples.
 
 python benchmarks/export_records.py STORE DEVICE-KEY configs/tuned
 """
@@ -15,26 +15,26 @@ from tilewright.runtime.store.store import SHIPPED, Store
 
 
 def ship(records: Iterable[Record], folder: Path) -> list[Path]:
-    """Write the records as files of devices, and return their paths."""
+    """Write the records into one file for each device, and return the paths."""
     by_device: dict[str, list[Record]] = {}
     for record in records:
         assert record.measurement is not None, "a record that is stored is timed"
-        short = replace(record, measurement=replace(record.measurement, samples_us=()), gpu="")
-        by_device.setdefault(record.device, []).append(short)
+        shipped = replace(record, measurement=replace(record.measurement, samples_us=()), gpu="")
+        by_device.setdefault(record.device, []).append(shipped)
     written = []
-    for device, of_device in by_device.items():
+    for device, device_records in by_device.items():
         folder.mkdir(parents=True, exist_ok=True)
-        of_device.sort(key=lambda each: (each.problem.kind, each.problem.m, each.problem.n, each.problem.k))
-        write_whole(path := folder / f"{device}{SHIPPED}", b"".join(map(line_of, of_device)))
+        device_records.sort(key=lambda each: (each.problem.kind, each.problem.m, each.problem.n, each.problem.k))
+        write_whole(path := folder / f"{device}{SHIPPED}", b"".join(map(line_of, device_records)))
         written.append(path)
     return written
 
 
 def export(store: Path, device_key: str, folder: Path) -> list[Path]:
-    """Write the records of the store itself for a device beside those that ship for other problems."""
+    """Write the records of a device: those of the store itself, and those that ship for other problems."""
     own, shipped = Store(store.absolute()).both()
-    found = {record.problem: record for record in (*shipped, *own) if record.device == device_key}
-    return ship(found.values(), folder)
+    records = {record.problem: record for record in (*shipped, *own) if record.device == device_key}
+    return ship(records.values(), folder)
 
 
 if __name__ == "__main__":

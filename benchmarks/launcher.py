@@ -1,9 +1,9 @@
-"""Cost of a call apart from the driver: the processor's time with a driver that returns at once, in C and in Python.
+"""Measure what a call costs without the driver, which is replaced by one that returns at once, in C and in Python.
 
     python benchmarks/launcher.py
 
-Needs a C compiler and CuPy, for its arrays, but no GPU. The current stream, whether it is captured and the current
-device are told by functions that do nothing, so CuPy's own time for these is not in the numbers.
+Needs a C compiler and CuPy, for its arrays, but no GPU. Functions that do nothing stand for CuPy's look-ups of the
+current stream, its capture and the current device, so the times do not contain these.
 """
 
 import ctypes
@@ -51,12 +51,12 @@ PRODUCTS = {
         "simt:128x256x16,thread=16x8,lanes_m=4,order=rows,pack_a,pack_b,interleave=2,shared",
     ),
 }  # fmt: skip
-"""The configs that records of these kinds hold for an H200."""
+"""By kind of product: a shape, and the config that its record holds for an H200."""
 EMPTY = "int cuLaunchKernelEx(const void *how, void *function, void **arguments, void **more) { return 0; }"
 
 
 class Gpu(HostDevice):
-    """Launches, and nothing else."""
+    """A GPU of which only launches work, by a driver that does nothing."""
 
     current: Callable[[], int] = int
     capturing: Callable[[int], bool] = bool
@@ -71,28 +71,24 @@ class Gpu(HostDevice):
     def bound(self, launch: LaunchConfig, codes: str) -> Launcher:
         return driver.driver_launch(1, launch, codes, True, print, RuntimeError)
 
-    def zero(self, *given: Any) -> None:
+    def zero(self, *arguments: Any) -> None:
         pass
 
     def identity(self, stream: int, capturing: bool) -> tuple[int, int]:
         return 0, driver.stream_identity(stream)
 
-    def tensor_map(self, *given: Any, **named: Any) -> bytes:
+    def tensor_map(self, *arguments: Any, **options: Any) -> bytes:
         return bytes(128)
 
 
 def call_us(shape: str, text: str) -> float:
-    """Microseconds of one call of a loaded kernel, `out` given."""
+    """Microseconds of one call of a loaded kernel, with `out`."""
     problem, config, gpu = Problem.parse(shape, DType.FLOAT), parse(text), Gpu()
-    own = OwnKernel(gpu, problem, LookupResult(config, "given"), lambda found: found)  # type: ignore[arg-type]
+    own_kernel = OwnKernel(gpu, problem, LookupResult(config, "given"), lambda lookup: lookup)  # type: ignore[arg-type]
     fit = fitted(problem, config, gpu.info)
-    own.compiled = Kernel(gpu, problem, fit, render(problem, config, gpu.info, fit), Binary(b""))
-    gemm = Gemm(
-        own,
-        None,
-        lambda: gemm,
-    )
-    memory = cupy.cuda.UnownedMemory(1 << 40, 1 << 34, None, 0)  # nobody reads it
+    own_kernel.compiled = Kernel(gpu, problem, fit, render(problem, config, gpu.info, fit), Binary(b""))
+    gemm = Gemm(own_kernel, None, lambda: gemm)
+    memory = cupy.cuda.UnownedMemory(1 << 40, 1 << 34, None, 0)  # no kernel reads it
     shapes = problem.stored_a, problem.stored_b, (problem.m, problem.n)
     a, b, c = (cupy.ndarray(s, "f4", cupy.cuda.MemoryPointer(memory, i << 31)) for i, s in enumerate(shapes))
     kind_of(a).stream = int  # type: ignore[method-assign, union-attr]
@@ -109,10 +105,10 @@ def main() -> None:
         library = ctypes.CDLL(str(path))
     driver._driver = lambda: library  # type: ignore[assignment]
     print(f"{cpu_facts()[0]}, Python {platform.python_version()}, CuPy {cupy.__version__}, {launcher.described()}")
-    both = launcher.module, lambda: None
+    modules = launcher.module, lambda: None
     for name, product in PRODUCTS.items():
         times = []
-        for launcher.module in both:
+        for launcher.module in modules:
             times.append(call_us(*product))
         print(f"{name:<10}", *(f"{time:6.2f}" for time in times))
 

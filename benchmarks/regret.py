@@ -1,30 +1,29 @@
-"""Offline regret: how much slower the choices of look-ups are than the best that was measured. Needs no GPU.
+"""Offline regret: how much slower the choices of look-ups are than the fastest measured kernels. Needs no GPU.
 
-    python benchmarks/regret.py            some 10 s of a processor; ends with 1 where a figure is beyond its limit
-    python benchmarks/regret.py --accept   make today's figures the limits, and write the page of the rankers that ship
+    python benchmarks/regret.py            takes some 10 s; the exit status is 1 where a figure is beyond its limit
+    python benchmarks/regret.py --accept   makes today's figures the limits, and writes the page of the shipped rankers
 
 The regret of a choice is its measured time over the least measured time of the problem, by the data set in
-`results/*/dataset`. Printed are the geometric mean, the 90th percentile and the worst for each type and device. Two
-rankers are judged on the same ninth of the shapes, both with the code of the checkout:
+`results/*/dataset`. The script prints the geometric mean, the 90th percentile and the worst for each type and device.
+It judges two rankers on the same ninth of the shapes, both with the code of the checkout:
 
-- `held out` was fitted to the other shapes. Neither its trees nor its portfolio nor its corrections know anything of
-  the ninth, whatever the transposes and the device, so that this is an estimate for shapes that nobody measured.
-- `shipped` is what `configs/ranker` has. It was fitted to all shapes, so that its figures are too good; they show a
-  change of these files.
+- `held out` was fitted to the other shapes. Its trees, its portfolio and its corrections are made without the ninth, of
+  whatever transposes and device: its figures are an estimate for shapes that nobody measured.
+- `shipped` is the ranker of `configs/ranker`. It was fitted to all shapes, so that its figures are too good. They show
+  a change of these files.
 
-A fit that leaves the shapes out takes CatBoost and 100 s of a processor for each type, after a minute of reading, and a
-fit to fewer problems is no estimate of what ships. Therefore `fit_ranker.py` writes the first of the rankers that it
-judges by into `results/held-out`, with the shapes that were left out, and does what --accept does when all is written.
-A change of features, of the device model, of which rows are ranked or of how configs are fitted to problems shows at
-once; a change of the fit shows when `fit_ranker.py` has written the files anew. --accept alone is for a change of the
-code that leaves them as they are. Rankers of other accuracies than `ieee` know too few problems for this.
+A fit takes CatBoost and 100 s of a processor for each type. So `fit_ranker.py` writes the ranker `held out` into
+`results/held-out`, with the shapes that were left out, and accepts the figures at its end. A change of features, of the
+device model, of the ranked rows or of how configs are fitted to problems shows at once. A change of the fit shows after
+`fit_ranker.py` has written the files again. --accept is for a change of code that leaves the files as they are. Rankers
+of other accuracies than `ieee` are not judged, as few problems were measured for them.
 
-Batches have a ranker of their own, `configs/ranker/batches.npz`, whose fit leaves out every sixth shape for good, so
-that what ships is judged on these.
+The ranker of batches, `configs/ranker/batches.npz`, ships as it was fitted without every sixth shape, and is judged on
+these.
 
-Not every choice was measured. The `first choice` is judged where it was, for a third to two thirds of the problems. The
-`first measured choice`, which nearly all problems have, passes over the variants that were not. The numbers of problems
-have limits too: a look-up that prefers variants that nobody measured cannot be judged.
+Not every choice was measured. The `first choice` is judged where it was: for a third to two thirds of the problems. The
+`first measured choice` is the first that was measured, and nearly all problems have one. The numbers of problems have
+limits too, as a look-up that prefers unmeasured variants cannot be judged.
 """
 
 import argparse
@@ -46,13 +45,13 @@ from tilewright.tuner.choose.ranker import Arrays, Ranker, name_of, shipped
 from trials import SUFFIX, Trials, choices, read
 
 RANKERS = Path(__file__).parent.parent / "configs" / "ranker"
-"""Folder of what ships: arrays for each type and accuracy, and PAGE."""
+"""Folder of the shipped rankers, arrays for each type and accuracy, and of PAGE."""
 PAGE = "README.md"
 RESULTS = Path(__file__).parent / "results"
 HELD_OUT = RESULTS / "held-out"
 """Folder of a ranker for each type, with the shapes that were left out of its fit."""
 LIMITS = RESULTS / "regret.json"
-"""Figures by name; those of a run must not be worse."""
+"""File of the worst accepted figures by name."""
 BATCHED = f"{BATCHES}.npz"
 """File of the ranker of batches, which names the shapes that were left out of its fit."""
 FIRST, FIRST_MEASURED = "first choice, where measured", "first measured choice"
@@ -62,8 +61,8 @@ Figures = dict[str, float]
 
 
 def regrets_of(ranked: Iterable[Config], slowdowns: Mapping[Config, float]) -> dict[str, float]:
-    """The regret of the first config of a look-up, if it was measured, and of the first one that was; `slowdowns` are
-    the times of the measured configs over the least."""
+    """The regret of the first config of a look-up, if it was measured, and of the first measured one. `slowdowns` are
+    the times of the measured configs over the least time."""
     for place, config in enumerate(ranked):
         if config in slowdowns:
             names = (FIRST_MEASURED,) if place else (FIRST, FIRST_MEASURED)
@@ -72,7 +71,7 @@ def regrets_of(ranked: Iterable[Config], slowdowns: Mapping[Config, float]) -> d
 
 
 def figures_of(regrets: Regrets) -> Figures:
-    """The number of problems, geometric mean, 90th percentile and worst; the number alone if it is zero."""
+    """The number of problems, and their geometric mean, 90th percentile and worst regret, if there is any problem."""
     if not len(regrets):
         return {"problems": 0}
     figures = {"mean": math.exp(np.log(regrets).mean()), "p90": np.quantile(regrets, 0.9), "worst": max(regrets)}
@@ -128,7 +127,7 @@ def judge_batches(arrays: Arrays) -> dict[str, Figures]:
 
 
 def beyond(figures: Mapping[str, Figures], limits: Mapping[str, Figures]) -> list[str]:
-    """A line for each figure that is worse than its limit, and for what lacks a limit or a figure."""
+    """A line for each figure that is worse than its limit or has none, and for each limit without a figure."""
     lines = []
     for name, limit in limits.items():
         for figure, value in figures.get(name, figures_of([])).items():
@@ -139,29 +138,29 @@ def beyond(figures: Mapping[str, Figures], limits: Mapping[str, Figures]) -> lis
 
 def figures() -> dict[str, Figures]:
     """Print and return all figures by name."""
-    found: dict[str, Figures] = {}
+    every: dict[str, Figures] = {}
     for path in sorted(HELD_OUT.glob("*.npz"), reverse=True):
         dtype, held_out = DType(path.stem), dict(np.load(path))
         shapes = frozenset(held_out["shapes"].tolist())
         files = sorted(RESULTS.glob(f"*/dataset/{path.stem}{SUFFIX}"))
         trials = [each for file in files for each in read(file, shapes)]
         for kind, arrays in ("held out", held_out), ("shipped", dict(np.load(RANKERS / path.name))):
-            found |= judge(kind, trials, Ranker(arrays, dtype))
+            every |= judge(kind, trials, Ranker(arrays, dtype))
     if (RANKERS / BATCHED).exists():
-        found |= judge_batches(dict(np.load(RANKERS / BATCHED)))
-    return found
+        every |= judge_batches(dict(np.load(RANKERS / BATCHED)))
+    return every
 
 
-def page(found: Mapping[str, Figures]) -> str:
-    """The page that says what the rankers that ship learned, from what, and how well, for a person to review."""
+def page(by_name: Mapping[str, Figures]) -> str:
+    """The page for reviewers that says what the shipped rankers learned, from which data, and how well."""
     lines = [
         "# What is run where nobody tuned",
         "",
-        "A ranker for each type and accuracy: kernels to choose from, and boosted trees that say which of them is the",
-        "fastest for a product ([how](../../docs/experiments/untuned.md)). Each file holds NumPy arrays:",
-        "text of `kernels`, `decompositions` of the work that pay for each and `corrections` of the device's model,",
-        "what the `ranking` trees and those of the `level` of time ask, above which borders, and what their leaves",
-        "add. `tuner/choose/ranker.py` reads them. One command, which needs CatBoost, fits them all to the data set,",
+        "Each type and accuracy has a ranker: kernels to choose from, and boosted trees that say which of them is the",
+        "fastest for a product ([how](../../docs/experiments/untuned.md)). Its file holds NumPy arrays: the text of",
+        "`kernels`, the `decompositions` of the work that pay for each, `corrections` of the device's model, and the",
+        "questions, borders and leaves of the trees for the `ranking` and for the `level` of time.",
+        "`tuner/choose/ranker.py` reads them. One command, which needs CatBoost, fits all rankers to the data set,",
         "judges them, makes their figures the limits of `benchmarks/regret.py`, and writes this page:",
         "",
         "    python benchmarks/fit_ranker.py benchmarks/results/*/dataset",
@@ -181,8 +180,8 @@ def page(found: Mapping[str, Figures]) -> str:
         "",
         "## How well",
         "",
-        "Measured time of the first choice over the best that was measured, judged by the fit on shapes left out of",
-        "it, all shapes in nine parts: the 90th percentile, which look-ups report as `regret`.",
+        "The figures are 90th percentiles of the measured time of the first choice over the least measured time, which",
+        "look-ups report as `regret`. All shapes are judged in nine parts, each by a fit to the other eight.",
         "",
     ]
     for dtype in DType if of_many else ():
@@ -191,30 +190,30 @@ def page(found: Mapping[str, Figures]) -> str:
     lines += [f"- `{name}` on {key}: {regret:.3f}" for name, key, regret in regrets]
     lines += [
         "",
-        "These figures are by the code of the checkout, for one part of the shapes. A ranker that is `held out` does",
-        "not know them; what ships does ([regret.py](../../benchmarks/regret.py)).",
+        "These figures are by the code of the checkout, for one part of the shapes. A ranker that is `held out` was",
+        "fitted without them, a shipped one with them ([regret.py](../../benchmarks/regret.py)).",
         "",
         "| ranker and choice | problems | mean | p90 | worst |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
-    lines += [f"| {name} | {' | '.join(map(str, figures.values()))} |" for name, figures in found.items()]
+    lines += [f"| {name} | {' | '.join(map(str, figures.values()))} |" for name, figures in by_name.items()]
     return "\n".join(lines) + "\n"
 
 
 def _learned_of_batches(arrays: Arrays) -> Iterator[str]:
-    """Lines on the ranker of batches."""
+    """Lines of the page on the ranker of batches."""
     features = Counter(arrays["features"][arrays["batches_asked"]].ravel().tolist())
     most = ", ".join(feature for feature, _ in features.most_common(6))
     more = " and ".join(f"{len(arrays[f'{each.value} kernels'])} in {each.value}" for each in DType)
-    yield f"`{BATCHED}` corrects for batches what the rankers of single products, and a model of the family `small`,"
-    yield f"expect: {len(arrays['batches_leaves'])} trees for both types, which ask most often {most};"
-    yield f"and more kernels, {more}. The fit leaves out every sixth shape for good. Its data alone fit it anew:"
+    yield f"`{BATCHED}` corrects the times of batches that the rankers of single products, and a model of the family"
+    yield f"`small`, expect: {len(arrays['batches_leaves'])} trees for both types, which ask most often {most}."
+    yield f"It has more kernels, {more}. Every sixth shape is left out of the fit. Its data alone fit it again:"
     yield ""
     yield "    python benchmarks/fit_ranker.py benchmarks/results/nvidia-h100-80gb-hbm3/dataset/batches.jsonl.xz"
 
 
 def _learned(arrays: Arrays) -> Iterator[str]:
-    """How many kernels a ranker has, their families, how many trees rank them, and the features asked most often."""
+    """Number of kernels of a ranker, their families, number of trees, and the features that trees ask most often."""
     families = Counter(text.partition(":")[0] for text in arrays["kernels"].tolist())
     features = Counter(arrays["features"][arrays["ranking_asked"]].ravel().tolist())
     yield str(len(arrays["kernels"]))
@@ -224,10 +223,10 @@ def _learned(arrays: Arrays) -> Iterator[str]:
 
 
 def accept() -> None:
-    """Print all figures, make them the limits, and write the page of the rankers that ship."""
-    found = figures()
-    LIMITS.write_text(json.dumps(found, indent=1) + "\n")
-    (RANKERS / PAGE).write_text(page(found))
+    """Print all figures, make them the limits, and write the page of the shipped rankers."""
+    by_name = figures()
+    LIMITS.write_text(json.dumps(by_name, indent=1) + "\n")
+    (RANKERS / PAGE).write_text(page(by_name))
 
 
 def main() -> None:

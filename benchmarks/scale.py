@@ -1,14 +1,15 @@
-"""How many workers one client serves, by simulation; and, on a machine with GPUs, what several bring over one.
+"""Measure how many workers one client serves, by simulation, and how much faster several GPUs are than one.
 
     python benchmarks/scale.py RECORDING... --workers 1 4 16 64 256
     python benchmarks/scale.py --gpus 4
     python benchmarks/scale.py --gpus 4 --kills 3
 
-The first needs no GPU: a Dask scheduler, a client and workers of their own processes, which tune as ever but that a
-trial is a sleep of so long as it took when it was recorded, or by --pace of so many a second. The second tunes 24
-problems on one GPU of four and on two of the others at the same time, each with as many whole cores for a GPU as there
-are, then on all four. The third tunes them on all again, so often while a worker is killed at a random moment, and
-compares with what the second wrote. All write their part of benchmarks/results/cluster.json.
+The first command needs no GPU. It starts a Dask scheduler and processes full of simulated workers, which tune as usual,
+but each trial is a sleep: as long as the recorded trial took, or so short that a worker has `--pace` trials a second.
+The second command tunes 24 problems on one GPU and at the same time on half of the GPUs, then on all. The cores are
+divided evenly among the GPUs. The third command tunes the problems on all GPUs again, once for each kill. A worker is
+killed at a random moment of each run, and the winners are compared with those of the second command. Each command
+writes its part of benchmarks/results/cluster.json.
 """
 
 import argparse
@@ -34,6 +35,7 @@ from typing import Any
 import psutil
 from distributed import Client, Worker
 from distributed import __version__ as dask_version
+from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device import detect
 from tilewright.runtime.device.host_info import host_info
@@ -57,14 +59,14 @@ WORKERS_A_PROCESS = 64
 ROUNDS = 4
 """Problems for each worker."""
 SECONDS = 15.0
-"""Seconds of each problem, as --seconds says in a tuning."""
-SAMPLES = Measurement((10.0, 10.1, 9.9) * 4, 10.0, 0.1)
+"""Seconds that a simulated worker tunes a problem, as with `--seconds`."""
+MEASUREMENT = Measurement((10.0, 10.1, 9.9) * 4, 10.0, 0.1)
 SHAPES = [f"{m}x{n}x{k}" for m in (256, 512, 1024, 2048) for n in (192, 768, 2048) for k in (256, 1024)]
-"""The problems that GPUs tune, in float."""
+"""Shapes that GPUs tune, in float."""
 
 
 def simulated_info() -> DeviceInfo:
-    """The device that simulated workers say they have."""
+    """The device that simulated workers report."""
     return DeviceInfo(
         name="host simulated",
         selector="host",
@@ -79,51 +81,54 @@ def simulated_info() -> DeviceInfo:
 
 
 def result_of(problem: Problem, trials: int, seconds: float) -> Result:
-    """A result as large as a real one."""
+    """The result of a simulated tuning, as large as a real one."""
     accuracy, info = Accuracy(0.1, 0, 0), simulated_info()
-    best = Record(problem, info.key, NAIVE, Status.OK, measurement=SAMPLES, accuracy=accuracy)
-    contenders = tuple(Contender(config, SAMPLES, accuracy, 1.0, (1.0, 1.0)) for config in (*[NAIVE] * 6, None))
+    best = Record(problem, info.key, NAIVE, Status.OK, measurement=MEASUREMENT, accuracy=accuracy)
+    contenders = tuple(Contender(config, MEASUREMENT, accuracy, 1.0, (1.0, 1.0)) for config in (*[NAIVE] * 6, None))
     return Result(
         problem, info, best, contenders, trials, 0, (("ok", trials),), (), Phases(), 0.0, seconds, None, None, 0, 1.0,
         "seconds",
     )  # fmt: skip
 
 
-def simulated(recording: Recording, pace: float) -> Any:
-    """The function that stands for `tune` in a simulated worker."""
-    points = [point for point, entry in recording.entries.items() if entry.status != "pruned"]
-    variants = {point: str(config_of(recording.values(point))) for point in points}
+def simulated_tune(recording: Recording, pace: float) -> Any:
+    """A function that replaces `tune` in a simulated worker. Trials are variants that serve the problem, and take the
+    recorded time, or 1 / `pace` seconds."""
+    tried = (point for point, entry in recording.entries.items() if entry.status != "pruned")
+    variants = {point: config_of(recording.values(point)) for point in tried}
 
     def tune(problem: Problem, *, progress: Any, seconds: float, **options: Any) -> Result:
-        chance, begun, spent_s, trials = random.Random(str(problem)), time.monotonic(), 0.0, 0
-        progress.started(problem, simulated_info(), len(points), Budget(100_000, seconds), 0)
+        rng, start, spent_s, trials = random.Random(str(problem)), time.monotonic(), 0.0, 0
+        info = simulated_info()
+        points = [point for point, config in variants.items() if serves(config, problem, info)]
+        progress.started(problem, info, len(points), Budget(100_000, seconds), 0)
         while True:
-            point = chance.choice(points)
+            point = rng.choice(points)
             entry = recording.entries[point]
             spent_s += 1 / pace if pace else entry.charged_s
-            if spent_s > seconds:  # as `tune` does, which drops what is under way then
-                time.sleep(max(0.0, begun + seconds - time.monotonic()))
+            if spent_s > seconds:  # like `tune`, which drops the trial that runs when the time is up
+                time.sleep(max(0.0, start + seconds - time.monotonic()))
                 break
             trials += 1
-            time.sleep(max(0.0, begun + spent_s - time.monotonic()))
-            now = datetime.datetime.now().isoformat(timespec="seconds")
-            progress.say(Tells(progress.name, variants[point], entry, now))
+            time.sleep(max(0.0, start + spent_s - time.monotonic()))
+            started = datetime.datetime.now().isoformat(timespec="seconds")
+            progress.say(Tells(progress.name, str(variants[point]), entry, started))
             progress.check()
-        return result_of(problem, trials, time.monotonic() - begun)
+        return result_of(problem, trials, time.monotonic() - start)
 
     return tune
 
 
-def host(address: str, count: int, recording: str, pace: float) -> None:
-    """A process full of simulated workers."""
+def run_workers(address: str, count: int, recording: str, pace: float) -> None:
+    """Run `count` simulated workers in this process, until they are closed."""
     quiet()
     info = simulated_info()
     tuning_worker._here[:] = [info]
-    tuning_worker.tune = simulated(read_cache_file(Path(recording)), pace)
+    tuning_worker.tune = simulated_tune(read_cache_file(Path(recording)), pace)
 
     async def serve() -> None:
-        seat = {tuning_worker.seat_of(info.key): 1}
-        options: dict[str, Any] = {"nthreads": 1, "memory_limit": 0, "host": "127.0.0.1", "resources": seat}
+        seats = {tuning_worker.seat_of(info.key): 1}
+        options: dict[str, Any] = {"nthreads": 1, "memory_limit": 0, "host": "127.0.0.1", "resources": seats}
         options |= {"dashboard_address": "127.0.0.1:0", "heartbeat_interval": "5s"}
         workers = [Worker(address, **options) for _ in range(count)]
         await asyncio.gather(*workers)
@@ -132,13 +137,13 @@ def host(address: str, count: int, recording: str, pace: float) -> None:
     asyncio.run(serve())
 
 
-class Counted(ClusterProgress):
-    """How many messages came."""
+class MessageCounter(ClusterProgress):
+    """Counts trials and failed problems, and prints failures and notices."""
 
     def __init__(self) -> None:
         self.trials = self.failed_count = 0
 
-    def tried(self, problem: Problem, device_key: str, told: Tells) -> None:
+    def tried(self, problem: Problem, device_key: str, trial: Tells) -> None:
         self.trials += 1
 
     def failed(self, problem: Problem, reason: str) -> None:
@@ -150,44 +155,46 @@ class Counted(ClusterProgress):
 
 
 def simulate(recordings: list[str], count: int, pace: float) -> dict[str, Any]:
-    """One number of workers: a row of the results."""
-    with ExitStack() as ending:
-        folder = Path(ending.enter_context(tempfile.TemporaryDirectory()))
-        file = folder / "scheduler.json"
+    """Simulate `count` workers, and return a row of the results."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        scheduler_file = folder / "scheduler.json"
         scheduler = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
-        scheduler += ["--no-dashboard", "--dashboard-address", "127.0.0.1:0", "--scheduler-file", str(file)]
+        scheduler += ["--no-dashboard", "--dashboard-address", "127.0.0.1:0", "--scheduler-file", str(scheduler_file)]
         processes = [subprocess.Popen(scheduler, stderr=subprocess.DEVNULL, cwd=folder)]
-        ending.callback(lambda: [(process.kill(), process.wait()) for process in processes])
-        while not file.exists():
+        stack.callback(lambda: [(process.kill(), process.wait()) for process in processes])
+        while not scheduler_file.exists():
             time.sleep(0.05)
-        address = json.loads(file.read_text())["address"]
+        address = json.loads(scheduler_file.read_text())["address"]
         sizes = [min(WORKERS_A_PROCESS, count - begin) for begin in range(0, count, WORKERS_A_PROCESS)]
         for number, size in enumerate(sizes):
-            given = ["--host", address, str(size), recordings[number % len(recordings)], str(pace)]
-            processes.append(subprocess.Popen([sys.executable, __file__, *given], cwd=folder))
+            arguments = ["--host", address, str(size), recordings[number % len(recordings)], str(pace)]
+            processes.append(subprocess.Popen([sys.executable, __file__, *arguments], cwd=folder))
         client = Client(address, set_as_default=False)
-        ending.callback(client.close, timeout=5)
+        stack.callback(client.close, timeout=5)
         while len(resources(client)) < count:
             time.sleep(0.2)
-        counted, key = Counted(), simulated_info().key
+        counter, device_key = MessageCounter(), simulated_info().key
         problems = [Problem(64 + number // 97, 64 + number % 97, 64) for number in range(ROUNDS * count)]
-        tuning = Tuning(client, problems, {"seconds": SECONDS}, Store(folder / "store"), key, counted)
-        outer = [psutil.Process(process.pid) for process in processes]
-        before, begun, own = [sum(each.cpu_times()[:2]) for each in outer], time.monotonic(), time.process_time()
+        tuning = Tuning(client, problems, {"seconds": SECONDS}, Store(folder / "store"), device_key, counter)
+        others = [psutil.Process(process.pid) for process in processes]
+        cpu_before = [sum(each.cpu_times()[:2]) for each in others]
+        start, own_before = time.monotonic(), time.process_time()
         tuning.run()
-        wall_s, own_s = time.monotonic() - begun, time.process_time() - own
-        cpu_s = [sum(each.cpu_times()[:2]) - first for each, first in zip(outer, before)]
-        assert (len(tuning.results), counted.failed_count) == (len(problems), 0)
-        told = sum(len(path.read_bytes().splitlines()) - 1 for path in (folder / "store" / "trials").glob("*.jsonl"))
-        assert told == counted.trials == sum(result.trials for result in tuning.results.values())
+        wall_s, own_s = time.monotonic() - start, time.process_time() - own_before
+        cpu_s = [sum(each.cpu_times()[:2]) - before for each, before in zip(others, cpu_before)]
+        assert (len(tuning.results), counter.failed_count) == (len(problems), 0)
+        journals = (folder / "store" / "trials").glob("*.jsonl")
+        stored_trials = sum(len(path.read_bytes().splitlines()) - 1 for path in journals)
+        assert stored_trials == counter.trials == sum(result.trials for result in tuning.results.values())
         return {
             "workers": count,
-            "trials_a_second_of_a_worker": round(counted.trials / len(problems) / SECONDS, 2),
+            "trials_a_second_of_a_worker": round(counter.trials / len(problems) / SECONDS, 2),
             "problems": len(problems),
             "seconds": round(wall_s, 2),
             "problems_an_hour": round(len(problems) / wall_s * 3600, 1),
-            "messages": counted.trials + 3 * len(problems),
-            "messages_a_second": round((counted.trials + 3 * len(problems)) / wall_s, 1),
+            "messages": counter.trials + 3 * len(problems),
+            "messages_a_second": round((counter.trials + 3 * len(problems)) / wall_s, 1),
             "client_share_of_a_core": round(own_s / wall_s, 4),
             "scheduler_share_of_a_core": round(cpu_s[0] / wall_s, 4),
             "simulated_workers_share_of_a_core": round(sum(cpu_s[1:]) / wall_s, 4),
@@ -196,53 +203,55 @@ def simulate(recordings: list[str], count: int, pace: float) -> dict[str, Any]:
 
 
 def on_gpus(gpus: int) -> dict[str, Any]:
-    """24 problems on one GPU and on half of them at the same time, then on all."""
+    """Tune the problems on one GPU and at the same time on half of the GPUs, then on all."""
     cores, half = processors(), gpus // 2
-    each = len(cores) // gpus
+    share = len(cores) // gpus
     with ThreadPoolExecutor(2) as pool:
-        one = pool.submit(tuned, [0], cores[:each])
-        some = pool.submit(tuned, list(range(1, 1 + half)), cores[each : each * (1 + half)]) if half > 1 else None
-        plain = [one.result(), *([some.result()] if some else [])]
-    plain.append(tuned(list(range(gpus)), cores))
-    rows = [row for row, _ in plain]
+        one_run = pool.submit(tune_on, [0], cores[:share])
+        half_run = (
+            pool.submit(tune_on, list(range(1, 1 + half)), cores[share : share * (1 + half)]) if half > 1 else None
+        )
+        runs = [one_run.result(), *([half_run.result()] if half_run else [])]
+    runs.append(tune_on(list(range(gpus)), cores))
+    rows = [row for row, _ in runs]
     for row in rows:
         row["times_one"] = round(row["problems_an_hour"] / rows[0]["problems_an_hour"], 3)
-    return {"processors": len(cores), "runs": rows, "winners_us": plain[-1][1]}
+    return {"processors": len(cores), "runs": rows, "winners_us": runs[-1][1]}
 
 
-def with_kills(gpus: int, kills: int, before: dict[str, Any]) -> list[dict[str, Any]]:
-    """The list on all GPUs, several times, while a worker is killed at a random moment."""
-    chance, cores, rows = random.Random(27), processors(), []
-    plain_s, winners = before["runs"][-1]["seconds"], before["winners_us"]
+def with_kills(gpus: int, kills: int, undisturbed: dict[str, Any]) -> list[dict[str, Any]]:
+    """Tune the problems on all GPUs `kills` times, and kill a worker at a random moment each time."""
+    rng, cores, rows = random.Random(27), processors(), []
+    undisturbed_s, undisturbed_us = undisturbed["runs"][-1]["seconds"], undisturbed["winners_us"]
     for _ in range(kills):
-        row, found = tuned(list(range(gpus)), cores, chance.uniform(0.1, 0.8) * plain_s)
-        slower = max(found[shape] / us for shape, us in winners.items()) - 1
-        rows.append({**row, "slowest_winner_over_the_undisturbed": round(slower, 4), "winners_us": found})
+        row, winners_us = tune_on(list(range(gpus)), cores, rng.uniform(0.1, 0.8) * undisturbed_s)
+        slower = max(winners_us[shape] / us for shape, us in undisturbed_us.items()) - 1
+        rows.append({**row, "slowest_winner_over_the_undisturbed": round(slower, 4), "winners_us": winners_us})
     return rows
 
 
-def tuned(
+def tune_on(
     gpus: Sequence[int], cores: Sequence[int], kill_after_s: float | None = None
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    """One run of the command on some GPUs and processors, and the time of each problem's winner."""
-    with tempfile.TemporaryDirectory() as made:
-        noted, output = Path(made) / "measured", Path(made) / "out.json"
+    """Run the command on GPUs and cores. Return its row, and microseconds of the winner by problem."""
+    with tempfile.TemporaryDirectory() as folder:
+        log, output = Path(folder) / "measured", Path(folder) / "out.json"
         shapes = [word for shape in SHAPES for word in ("--shape", shape)]
         program = ["taskset", "-c", ",".join(map(str, cores)), sys.executable]
         program += [str(ROOT / "tests" / "support" / "measured.py"), "tune", *shapes]
-        program += ["--workers", str(len(gpus)), "--json", str(output), "--store", f"{made}/store"]
-        own = {"MEASURED": str(noted), "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "TILEWRIGHT_CACHE": made}
-        begun = time.monotonic()
-        process = subprocess.Popen(program, env={**os.environ, **own}, stdout=subprocess.DEVNULL)
+        program += ["--workers", str(len(gpus)), "--json", str(output), "--store", f"{folder}/store"]
+        env = {"MEASURED": str(log), "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "TILEWRIGHT_CACHE": folder}
+        start = time.monotonic()
+        process = subprocess.Popen(program, env={**os.environ, **env}, stdout=subprocess.DEVNULL)
         if kill_after_s is not None:
             time.sleep(kill_after_s)
             children = psutil.Process(process.pid).children()
             workers = [each for each in children if "spawn_main" in " ".join(each.cmdline())]
             random.choice(workers).send_signal(signal.SIGKILL)
-        status, wall_s = process.wait(), time.monotonic() - begun
+        status, wall_s = process.wait(), time.monotonic() - start
         results = json.loads(output.read_text())
-        counts = Counter(noted.read_text().splitlines())
-        spent = [result["seconds"] for result in results]
+        measurements = Counter(log.read_text().splitlines())
+        problem_seconds = [result["seconds"] for result in results]
         row = {
             "workers": len(gpus),
             "processors": len(cores),
@@ -251,10 +260,10 @@ def tuned(
             "problems": len(results),
             "seconds": round(wall_s, 1),
             "problems_an_hour": round(len(results) / wall_s * 3600, 1),
-            "seconds_a_problem": round(statistics.median(spent), 2),
-            "longest_problem_s": round(max(spent), 2),
+            "seconds_a_problem": round(statistics.median(problem_seconds), 2),
+            "longest_problem_s": round(max(problem_seconds), 2),
             "variants_a_problem": statistics.median(result["trials"] for result in results),
-            "measured_twice": counts.total() - len(counts),
+            "measured_twice": measurements.total() - len(measurements),
         }
         return row, {str(result["problem"]): result["best"]["measurement"]["median_us"] for result in results}
 
@@ -265,43 +274,43 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, 16, 64, 256])
     parser.add_argument("--pace", type=float, nargs="+", default=[0.0, 25.0], help="trials a second; 0: as recorded")
     parser.add_argument("--gpus", type=int, help="measure on so many GPUs of this machine instead")
-    parser.add_argument("--kills", type=int, help="measure so many runs with a worker killed, beside those before")
+    parser.add_argument("--kills", type=int, help="measure so many runs in which a worker is killed")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--host", nargs=4, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.host:
-        address, count, recording, pace = given.host
-        host(address, int(count), recording, float(pace))
+    options = parser.parse_args()
+    if options.host:
+        address, count, recording, pace = options.host
+        run_workers(address, int(count), recording, float(pace))
         return
-    if not given.gpus and not given.recordings:
-        parser.error("name recordings, or --gpus")
-    known = json.loads(given.output.read_text()) if given.output.exists() else {}
+    if not options.gpus and (options.kills or not options.recordings):
+        parser.error("name --gpus" if options.kills else "name recordings, or --gpus")
+    document = json.loads(options.output.read_text()) if options.output.exists() else {}
     facts = {
         "date": f"{datetime.date.today()}",
         "machine": f"{os.cpu_count()} cores, {host_info().name.removeprefix('host ')}",
         "python": platform.python_version(),
         "distributed": dask_version,
     }
-    if given.kills:
-        known["gpus"]["killed"] = with_kills(given.gpus, given.kills, known["gpus"])
-    elif given.gpus:
-        known["gpus"] = facts | {"device": detect.choose("cuda").name} | on_gpus(given.gpus)
+    if options.kills:
+        document["gpus"]["killed"] = with_kills(options.gpus, options.kills, document["gpus"])
+    elif options.gpus:
+        document["gpus"] = facts | {"device": detect.choose("cuda").name} | on_gpus(options.gpus)
     else:
         quiet()
-        recordings = [str(Path(each).resolve()) for each in given.recordings]
+        recordings = [str(Path(each).resolve()) for each in options.recordings]
         rows = []
-        for pace in given.pace:
-            for count in given.workers:
+        for pace in options.pace:
+            for count in options.workers:
                 rows.append(simulate(recordings, count, pace) | {"pace": pace or "recorded"})
                 print(json.dumps(rows[-1]), flush=True)
         for row in rows:
-            one = next((each for each in rows if each["workers"] == 1 and each["pace"] == row["pace"]), None)
-            row["times_one"] = one and round(row["problems_an_hour"] / one["problems_an_hour"], 2)
+            one_worker = next((each for each in rows if each["workers"] == 1 and each["pace"] == row["pace"]), None)
+            row["times_one"] = one_worker and round(row["problems_an_hour"] / one_worker["problems_an_hour"], 2)
         names = [Path(each).name for each in recordings]
-        told = {"recordings": names, "seconds_a_problem": SECONDS, "problems_a_worker": ROUNDS}
-        known["simulation"] = facts | told | {"rows": rows}
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    given.output.write_text(json.dumps(known, indent=1) + "\n")
+        settings = {"recordings": names, "seconds_a_problem": SECONDS, "problems_a_worker": ROUNDS}
+        document["simulation"] = facts | settings | {"rows": rows}
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -34,11 +34,15 @@ from tilewright.tuner.search.study import make_search
 SAMPLERS = ("gp", "optuna:TPESampler", "random")
 STRATEGIES = ("adaptive_tabu_greywolf", "hybrid_vndx", "genetic_algorithm", "simulated_annealing", "random_sample")
 TARGETS = (0.95, 0.99)
+"""Shares that a run is to reach."""
 MARKS = (50, 100, 200)
+"""Evaluations after which the mean share is written."""
 WINNERS = 5
+"""Best points of each other recording that a search may try first."""
 FIRST_SEED = 5000
-"""Not among the seeds that the samplers were tuned with."""
+"""Seed of the first run. The samplers were tuned with other seeds."""
 MISSED = 10**6
+"""Number of evaluations that stands for a run which missed a target."""
 
 Curve = NDArray[np.float64]
 """Share of the optimum after each unique evaluation."""
@@ -53,11 +57,11 @@ class Case:
     recording: Recording
     """The recorded trials."""
     space: Space
-    """Its points."""
-    plain: Path
-    """The recording as an unpacked file, which Kernel Tuner wants."""
+    """The space of the recorded points."""
+    unpacked: Path
+    """Path of the recording as an unpacked file, which Kernel Tuner needs."""
     best_us: float
-    """Its best time in microseconds."""
+    """Best recorded time in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,46 +75,48 @@ class Row:
     curves: tuple[Curve, ...]
     """One curve for each seed."""
     seconds: float
-    """Seconds a run took, on average, up to the optimum or the budget."""
+    """Mean seconds of a run, which ends at the optimum or at the budget."""
 
     def summary(self) -> dict[str, Any]:
         """Quantiles, success rates and mean shares over the seeds."""
-        found: dict[str, Any] = {"recording": self.recording, "method": self.method, "runs": len(self.curves)}
+        summary: dict[str, Any] = {"recording": self.recording, "method": self.method, "runs": len(self.curves)}
         for target in TARGETS:
             reached = [int(np.argmax(c >= target)) + 1 if (c >= target).any() else MISSED for c in self.curves]
             quantiles = np.quantile(reached, (0.1, 0.5, 0.9))
-            found[f"to_{target:.0%}"] = {
+            summary[f"to_{target:.0%}"] = {
                 "q10_q50_q90": [float(q) if q < MISSED / 10 else None for q in quantiles],
                 "success": sum(r < MISSED for r in reached) / len(reached),
                 "per_seed": [r if r < MISSED else None for r in reached],
             }
         for mark in MARKS:
             if mark <= len(self.curves[0]):
-                found[f"mean_share_at_{mark}"] = round(float(np.mean([c[mark - 1] for c in self.curves])), 4)
-        found["seconds_per_run"] = round(self.seconds, 2)
-        found["median_curve"] = [round(float(v), 4) for v in np.median(np.stack(self.curves), axis=0)]
-        return found
+                summary[f"mean_share_at_{mark}"] = round(float(np.mean([c[mark - 1] for c in self.curves])), 4)
+        summary["seconds_per_run"] = round(self.seconds, 2)
+        summary["median_curve"] = [round(float(v), 4) for v in np.median(np.stack(self.curves), axis=0)]
+        return summary
 
 
 def curve_of(times_us: Iterable[float | None], best_us: float, budget: int) -> Curve:
-    """The curve of the times of unique evaluations in their order; the last share holds to the budget."""
+    """The curve of the times of unique evaluations in order, None for a failure. It stays level after the last one."""
     shares = [0.0 if t is None else best_us / t for t in times_us][:budget]
     shares += [0.0] * (budget - len(shares))
     return np.maximum.accumulate(np.array(shares))
 
 
-def our_run(name: str, case: Case, budget: int, seed: int, first: Iterable[Point] = (), enough: float = 1.0) -> Curve:
-    """One run of a sampler of ours, ended early once it holds the share `enough` of the optimum."""
+def our_run(
+    name: str, case: Case, budget: int, seed: int, first_points: Iterable[Point] = (), stop_share: float = 1.0
+) -> Curve:
+    """One run of a sampler of ours, which tries `first_points` first and ends early at the share `stop_share`."""
     search = make_search(name, case.space, seed)
-    search.seed(first)
-    times: list[float | None] = []
-    while len(times) < budget and (point := search.ask()) is not None:
+    search.seed(first_points)
+    times_us: list[float | None] = []
+    while len(times_us) < budget and (point := search.ask()) is not None:
         time_us = case.recording.entries[point].time_us
-        times.append(time_us)
+        times_us.append(time_us)
         search.tell(point, time_us)
-        if time_us is not None and case.best_us / time_us >= enough:
+        if time_us is not None and case.best_us / time_us >= stop_share:
             break
-    return curve_of(times, case.best_us, budget)
+    return curve_of(times_us, case.best_us, budget)
 
 
 def kernel_tuner_run(strategy: str, case: Case, budget: int, seed: int) -> Curve:
@@ -122,60 +128,60 @@ def kernel_tuner_run(strategy: str, case: Case, budget: int, seed: int) -> Curve
     np.random.seed(seed)
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # Its space is every point that worked, so failures cost it nothing.
+        # Kernel Tuner searches the points that worked, so failures cost it nothing.
         results, _ = kernel_tuner.tune_cache(
-            str(case.plain),
+            str(case.unpacked),
             restrictions=restrictions(case.recording),
             strategy=strategy,
             strategy_options={"max_fevals": budget},
             verbose=False,
             quiet=True,
         )
-    times: dict[Point, float | None] = {}
+    times_us: dict[Point, float | None] = {}
     for result in results:
         point = point_of(case.space, {name: result[name] for name in names})
-        times.setdefault(point, case.recording.entries[point].time_us)
-    return curve_of(times.values(), case.best_us, budget)
+        times_us.setdefault(point, case.recording.entries[point].time_us)
+    return curve_of(times_us.values(), case.best_us, budget)
 
 
 def point_of(space: Space, values: Mapping[str, Value]) -> Point:
-    """The point with these values, valid or not; raises ValueError for a value that is no choice."""
+    """The point with these values, valid or not. Raises ValueError for a value that is no choice of the space."""
     return tuple(dimension.choices.index(values.get(dimension.name)) for dimension in space.dimensions)
 
 
 def winners(case: Case, others: Iterable[Case]) -> list[Point]:
-    """The best points of other recordings that this space has too."""
-    found = []
+    """The best points of other recordings whose values are choices of this space."""
+    points = []
     for other in others:
         timed = [(e.time_us, p) for p, e in other.recording.entries.items() if e.time_us is not None]
         for _, point in sorted(timed)[:WINNERS]:
             with contextlib.suppress(ValueError):
-                found.append(point_of(case.space, dict(other.space.values(point))))
-    return found
+                points.append(point_of(case.space, dict(other.space.values(point))))
+    return points
 
 
-def measured(case: Case, method: str, seeds: int, run: Callable[[int], Curve]) -> dict[str, Any]:
-    """The summary of a search over all seeds."""
+def measure(case: Case, method: str, seeds: int, run: Callable[[int], Curve]) -> dict[str, Any]:
+    """Run a search with all seeds, print its figures and return its summary."""
     begin = time.perf_counter()
     curves = tuple(run(FIRST_SEED + i) for i in range(seeds))
     row = Row(case.name, method, curves, (time.perf_counter() - begin) / seeds).summary()
-    parts = (row[f"to_{target:.0%}"] for target in TARGETS)
-    print(case.name, method, *((p["q10_q50_q90"], p["success"]) for p in parts), flush=True)
+    figures = (row[f"to_{target:.0%}"] for target in TARGETS)
+    print(case.name, method, *((f["q10_q50_q90"], f["success"]) for f in figures), flush=True)
     return row
 
 
-def runs(
-    case: Case, samplers: str, strategies: str, budget: int, first: list[Point]
+def searches(
+    case: Case, samplers: str, strategies: str, budget: int, first_points: list[Point]
 ) -> Iterator[tuple[str, Callable[[int], Curve]]]:
-    """Name of each search and what runs it with a seed."""
-    ours = {name: _title(name) for name in samplers.split(",") if name}
-    for name, title in ours.items():
+    """Name of each search, and a function that runs it with a seed."""
+    titles = {name: _title(name) for name in samplers.split(",") if name}
+    for name, title in titles.items():
         yield title, partial(our_run, name, case, budget)
     for name in filter(None, strategies.split(",")):
         yield f"Kernel Tuner {name}", partial(kernel_tuner_run, name, case, budget)
-    for name, title in ours.items():
-        if first and name != "random":
-            yield f"{title}, winners of others first", partial(our_run, name, case, budget, first=first)
+    for name, title in titles.items():
+        if first_points and name != "random":
+            yield f"{title}, winners of others first", partial(our_run, name, case, budget, first_points=first_points)
 
 
 def _title(sampler: str) -> str:
@@ -187,18 +193,18 @@ def load(path: Path, folder: Path) -> Case:
     """Read a recording and put an unpacked copy into `folder`."""
     recording = read_cache_file(path)
     name = path.name.removesuffix(".gz").removesuffix(".json")
-    plain = folder / f"{name}.json"
-    write_cache_file(plain, recording)
-    return Case(name, recording, recording.space(), plain, recording.best_us)
+    unpacked = folder / f"{name}.json"
+    write_cache_file(unpacked, recording)
+    return Case(name, recording, recording.space(), unpacked, recording.best_us)
 
 
 def versions() -> dict[str, str]:
-    """Versions of the methods that were compared, and the machine."""
-    found = {"python": platform.python_version()}
+    """Versions of Python and of the packages that the methods use."""
+    installed = {"python": platform.python_version()}
     for package in ("tilewright", "optuna", "numpy", "scipy", "kernel_tuner"):
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    return found
+            installed[package] = metadata.version(package)
+    return installed
 
 
 def table(rows: list[dict[str, Any]], budget: int) -> str:
@@ -216,11 +222,11 @@ def table(rows: list[dict[str, Any]], budget: int) -> str:
         for row in (row for row in rows if row["recording"] == name):
             cells = [row["method"], str(row["runs"])]
             for target in TARGETS:
-                part = row[f"to_{target:.0%}"]
-                quantiles = " / ".join("-" if q is None else f"{q:.0f}" for q in part["q10_q50_q90"])
-                mean = np.mean([budget if r is None else r for r in part["per_seed"]])
+                figures = row[f"to_{target:.0%}"]
+                quantiles = " / ".join("-" if q is None else f"{q:.0f}" for q in figures["q10_q50_q90"])
+                mean = np.mean([budget if r is None else r for r in figures["per_seed"]])
                 cells.append(f"{quantiles}, {mean:.0f}")
-                cells.append(f"{part['success']:.0%}")
+                cells.append(f"{figures['success']:.0%}")
             cells += [f"{row[f'mean_share_at_{mark}']:.3f}" for mark in marks]
             cells.append(f"{row['seconds_per_run']:.1f}")
             lines.append("| " + " | ".join(cells) + " |")
@@ -264,26 +270,26 @@ def main() -> None:
     parser.add_argument(
         "--reuse",
         action="store_true",
-        help="keep the rows of the output folder, of as many runs as they are",
+        help="keep the rows of the output folder, whatever number of runs they have",
     )
     options = parser.parse_args()
     # One thread: the matrices are small, and threads that wait for each other only cost time.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     seeds, budget = options.seeds, options.budget
-    kept: list[dict[str, Any]] = []
+    old_rows: list[dict[str, Any]] = []
     if options.reuse and (options.output / "search.json").exists():
         earlier = json.loads((options.output / "search.json").read_text())
         if (earlier["first_seed"], earlier["budget"]) == (FIRST_SEED, budget):
-            kept = earlier["rows"]
+            old_rows = earlier["rows"]
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         cases = [load(path, Path(folder)) for path in options.recordings]
         for case in cases:
-            first = winners(case, [other for other in cases if other is not case])
-            for method, run in runs(case, options.samplers, options.strategies, budget, first):
-                old = next((r for r in kept if (r["recording"], r["method"]) == (case.name, method)), None)
-                rows.append(old or measured(case, method, seeds, run))
-        described = [
+            first_points = winners(case, [other for other in cases if other is not case])
+            for method, run in searches(case, options.samplers, options.strategies, budget, first_points):
+                old_row = next((r for r in old_rows if (r["recording"], r["method"]) == (case.name, method)), None)
+                rows.append(old_row or measure(case, method, seeds, run))
+        recordings = [
             {"name": c.name, "device": c.recording.device_name, "points": len(c.space), "best_us": c.best_us}
             for c in cases
         ]
@@ -293,7 +299,7 @@ def main() -> None:
         "seeds": seeds,
         "first_seed": FIRST_SEED,
         "budget": budget,
-        "recordings": described,
+        "recordings": recordings,
         "rows": rows,
     }
     options.output.mkdir(parents=True, exist_ok=True)

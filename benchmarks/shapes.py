@@ -1,4 +1,4 @@
-"""The problems of the data set: shapes of DeepBench, and shapes that are drawn by a seed."""
+"""The problems of the data set: the shapes of DeepBench, and shapes drawn at random by a seed."""
 
 import math
 import random
@@ -8,13 +8,13 @@ from tilewright.codegen.problem import Grade, Problem
 
 SEED = 20261123
 MOST_STEPS = 4e10
-"""Multiply-adds of a drawn shape at most."""
+"""Most multiply-adds of a drawn shape."""
 FEWEST_STEPS, MIDDLE_STEPS = 1e9, 1e8
-"""And at least of one that is to be large, or of middle size."""
+"""Fewest multiply-adds of a large shape, and of one of middle size."""
 FEWEST_ELEMENTS = 1 << 16
-"""Elements of C of a drawn batch of small products at least."""
+"""Fewest elements of C of a drawn batch of small products."""
 MOST_PRODUCTS, MOST_BATCH_BYTES = 10**6, 3e8
-"""Products of a drawn batch, and bytes of its operands in double, at most."""
+"""Most products of a drawn batch, and most bytes of its operands in double."""
 SMALL_SQUARES = (
     *(2, 6, 7, 9, 10, 11, 13, 14, 15, 18, 19, 20, 21, 22, 23, 25, 27, 28, 30, 31, 34, 36, 40, 41, 44, 47, 50, 52, 56),
     *(60, 63, 66, 72, 76, 80, 88, 97, 100, 104, 112, 120, 127),
@@ -33,40 +33,38 @@ DEEPBENCH = (
 
 
 def problems(accuracy: Grade = Grade.IEEE) -> list[Problem]:
-    """All problems, in an order that is fair at every length: both types of a shape follow each other. In
-    float alone where they need not be `ieee`."""
+    """All problems of an accuracy, in an order whose every first part is a fair sample. Both types of a shape follow
+    each other; problems that need not be `ieee` are in float alone."""
     dtypes = ("float", "double") if accuracy is Grade.IEEE else ("float",)
-    shapes = [*_at_first(random.Random(SEED)), *_small(random.Random(SEED + 5))]
-    shapes += [*_since_then(random.Random(SEED + 3)), *_last(random.Random(SEED + 4))]
-    shapes += [*_twice_as_many(random.Random(SEED + 6)), *_any(random.Random(SEED + 7), 120)]
-    shapes += _any(random.Random(SEED + 8), 320)
+    shapes = [*_deepbench(random.Random(SEED)), *_small(random.Random(SEED + 5))]
+    shapes += [*_unaligned(random.Random(SEED + 3)), *_narrow(random.Random(SEED + 4))]
+    shapes += [*_quarter_hard(random.Random(SEED + 6)), *_all_kinds(random.Random(SEED + 7), 120)]
+    shapes += _all_kinds(random.Random(SEED + 8), 320)
     shapes += _half_narrow(random.Random(SEED + 9), 420)
     shapes += _half_panels(random.Random(SEED + 10), 420)
     shapes += _panels_of_odd_k(random.Random(SEED + 11), 110)
-    found = (Problem.parse(shape, dtype, trans, accuracy) for shape, trans in shapes for dtype in dtypes)
-    return list(dict.fromkeys(found))  # a shape may be drawn twice
+    drawn = (Problem.parse(shape, dtype, trans, accuracy) for shape, trans in shapes for dtype in dtypes)
+    return list(dict.fromkeys(drawn))  # a shape may be drawn twice
 
 
 def batches() -> list[Problem]:
-    """The batches of the data set, in an order that is fair at every length: both types of a shape follow each other.
-
-    They are none of those that `batches.py` measures.
-    """
+    """The batches of the data set, none of which `batches.py` measures, in an order whose every first part is a fair
+    sample. Both types of a shape follow each other."""
     rng = random.Random(SEED + 12)
-    found = (
+    drawn = (
         Problem.parse(shape, dtype, trans, batch=batch)
         for shape, batch, trans in _batches(rng, SMALL_SQUARES, 32, 40, 28)
         for dtype in ("float", "double")
     )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(drawn))
 
 
 def left_out() -> list[Problem]:
-    """Ten batches of each type that are drawn as those of the data set, and are none of them."""
+    """Ten batches of each type, drawn like those of the data set, which has none of their shapes."""
     rng = random.Random(SEED + 13)
     drawn = [*_batches(rng, (10, 20, 26, 46, 75), 8, 8, 6)]
-    known = {each.shape for each in batches()}
-    shapes = [each for each in drawn if each[0] not in known]
+    in_data_set = {each.shape for each in batches()}
+    shapes = [each for each in drawn if each[0] not in in_data_set]
     return [
         Problem.parse(shape, dtype, trans, batch=batch)
         for place, dtype in enumerate(("float", "double"))
@@ -77,8 +75,8 @@ def left_out() -> list[Problem]:
 def _batches(
     rng: random.Random, squares: Sequence[int], small: int, few: int, programs: int
 ) -> Iterator[tuple[str, int, str]]:
-    """Shapes, numbers of products and transposes: squares and small rectangles whose C has some ten thousand elements
-    and more, products of all sizes from two on, and long and narrow ones as programs have them."""
+    """Shapes, numbers of products and transposes: many small squares and rectangles, two or more products of any size,
+    and long and narrow products as programs have them."""
     drawn = list[tuple[str, tuple[int, int]]]()
     for shape in (*(f"{n}x{n}x{n}" for n in squares), *_drawn(rng, small, (1, 128), (1, 128), (1, 128))):
         m, n, _ = map(int, shape.split("x"))
@@ -94,8 +92,8 @@ def _batches(
         yield shape, _size(rng, low, most) if low < most else max(2, most), rng.choices(TRANS, TRANS_WEIGHTS)[0]
 
 
-def _at_first(rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Shapes and transposes of all kinds."""
+def _deepbench(rng: random.Random) -> Iterator[tuple[str, str]]:
+    """The shapes of DeepBench and others of all kinds, with transposes."""
     everything = (1, 16384)
     shapes = [*DEEPBENCH]
     shapes += _drawn(rng, 72, everything, everything, everything)
@@ -110,62 +108,61 @@ def _at_first(rng: random.Random) -> Iterator[tuple[str, str]]:
 
 
 def _small(rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Few elements of C and some k, and hardly any k and many: of these a look-up took kernels that were up to three
-    times as slow as it expected."""
-    tiny, some = (1, 16), (1, 64)
-    shapes = [*_drawn(rng, 16, tiny, tiny, (64, 16384)), *_drawn(rng, 8, some, some, (16, 4096))]
+    """Few elements of C with a long k, and many elements of C with at most four steps of k."""
+    tiny, small = (1, 16), (1, 64)
+    shapes = [*_drawn(rng, 16, tiny, tiny, (64, 16384)), *_drawn(rng, 8, small, small, (16, 4096))]
     shapes += _drawn(rng, 8, (256, 8192), (256, 8192), (1, 4))
     rng.shuffle(shapes)
     return ((shape, rng.choice(("nn", "nt", "tn", "tt"))) for shape in shapes)
 
 
-def _since_then(rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Kinds that look-ups were worst at: large with rows that are not aligned, and hardly any k."""
+def _unaligned(rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Large products, most of which have unaligned rows, and many elements of C with at most eight steps of k."""
     for shape in _drawn(rng, 24, (192, 8192), (192, 8192), (192, 16384), FEWEST_STEPS):
         yield shape, rng.choice(("nn", "nt", "tn", "tt"))
     for shape in _drawn(rng, 8, (512, 8192), (512, 8192), (1, 8)):
         yield shape, rng.choice(("nn", "nt", "tn", "tt"))
 
 
-def _last(rng: random.Random) -> Iterator[tuple[str, str]]:
-    """And again: narrow ones, and more with hardly any k or of middle and large sizes."""
+def _narrow(rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Narrow products, a large C with at most eight steps of k, and products of middle and large sizes."""
     narrow, wide = (1, 16), (64, 16384)
     shapes = [*_drawn(rng, 12, narrow, wide, wide), *_drawn(rng, 12, wide, narrow, wide)]
     shapes += [*_drawn(rng, 8, (256, 8192), (256, 8192), (1, 8)), *_drawn(rng, 16, *[(64, 8192)] * 3, MIDDLE_STEPS)]
     return ((shape, rng.choice(("nn", "nt", "tn", "tt"))) for shape in shapes)
 
 
-def _twice_as_many(rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Shapes of all kinds, and those that look-ups were worst at since: hardly any k, one to four rows or columns, a
-    long k with some hundred columns, and a large C with some steps of k."""
+def _quarter_hard(rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Three shapes of all kinds, then one of a hard kind with two pairs of transposes, in turn. Hard kinds are one to
+    three steps of k, one to four rows or columns, a long k with some hundred rows or columns, and a large C with some
+    steps of k."""
     everything, few, wide = (1, 16384), (1, 4), (64, 16384)
     shapes = _drawn(rng, 120, everything, everything, everything)
-    worst = [*_drawn(rng, 16, (64, 8192), (64, 8192), (1, 3))]
-    worst += [*_drawn(rng, 12, few, wide, wide), *_drawn(rng, 12, wide, few, wide)]
-    worst += [*_drawn(rng, 14, (1000, 20_000), (96, 400), (4000, 20_000))]
-    worst += [*_drawn(rng, 10, (96, 400), (1000, 20_000), (4000, 20_000))]
-    worst += [*_drawn(rng, 16, (512, 8192), (512, 8192), (24, 96))]
-    rng.shuffle(worst)  # half of them are taken, each with two pairs of transposes
-    for one, two, three, bad in zip(shapes, shapes, shapes, worst):  # some of both in any first part
-        for shape in one, two, three, bad, bad:
+    hard = [*_drawn(rng, 16, (64, 8192), (64, 8192), (1, 3))]
+    hard += [*_drawn(rng, 12, few, wide, wide), *_drawn(rng, 12, wide, few, wide)]
+    hard += [*_drawn(rng, 14, (1000, 20_000), (96, 400), (4000, 20_000))]
+    hard += [*_drawn(rng, 10, (96, 400), (1000, 20_000), (4000, 20_000))]
+    hard += [*_drawn(rng, 16, (512, 8192), (512, 8192), (24, 96))]
+    rng.shuffle(hard)  # half of them are used
+    for one, two, three, four in zip(shapes, shapes, shapes, hard):
+        for shape in one, two, three, four, four:
             yield shape, rng.choice(("nn", "nt", "tn", "tt"))
 
 
-def _any(rng: random.Random, count: int) -> Iterator[tuple[str, str]]:
-    """As `untuned.py` draws those that it times."""
+def _all_kinds(rng: random.Random, count: int) -> Iterator[tuple[str, str]]:
+    """Shapes of all kinds, drawn like those of `untuned.py`."""
     for shape in _drawn(rng, count, *[(1, 16384)] * 3):
         yield shape, rng.choice(("nn", "nt", "tn", "tt"))
 
 
 def _half_narrow(rng: random.Random, count: int) -> Iterator[tuple[str, str]]:
-    """Shapes of all kinds, and in turn with them long and narrow ones, of which a look-up was worst at those with a
-    row, a column or hardly any k."""
+    """Shapes of all kinds in turn with long and narrow ones."""
     shapes, few, long = _drawn(rng, count, *[(1, 16384)] * 3), (1, 64), (512, 16384)
-    hardly, some = (1, 8), (64, 16384)
+    tiny, wide = (1, 8), (64, 16384)
     third = count // 3
     narrow = [*_drawn(rng, third, few, long, (1, 2048)), *_drawn(rng, third, long, few, (1, 2048))]
-    narrow += [*_drawn(rng, third // 2, hardly, some, some), *_drawn(rng, third // 2, some, hardly, some)]
-    narrow += [*_drawn(rng, count - len(narrow), some, some, hardly)]
+    narrow += [*_drawn(rng, third // 2, tiny, wide, wide), *_drawn(rng, third // 2, wide, tiny, wide)]
+    narrow += [*_drawn(rng, count - len(narrow), wide, wide, tiny)]
     rng.shuffle(narrow)
     for pair in zip(shapes, narrow):
         for shape in pair:
@@ -173,12 +170,11 @@ def _half_narrow(rng: random.Random, count: int) -> Iterator[tuple[str, str]]:
 
 
 def _half_panels(rng: random.Random, count: int) -> Iterator[tuple[str, str]]:
-    """Shapes of all kinds, and in turn with them panels: some rows or columns beside thousands, and a large C of some
-    k. Of 141 random shapes a look-up was worst at these."""
-    shapes, some, many, deep = _drawn(rng, count, *[(1, 16384)] * 3), (16, 512), (1024, 16384), (64, 8192)
+    """Shapes of all kinds in turn with panels: up to 512 rows, columns or steps of k beside thousands."""
+    shapes, short, long, deep = _drawn(rng, count, *[(1, 16384)] * 3), (16, 512), (1024, 16384), (64, 8192)
     third = count // 3
-    panels = [*_drawn(rng, third, some, many, deep), *_drawn(rng, third, many, some, deep)]
-    panels += _drawn(rng, count - len(panels), (512, 16384), (512, 16384), some)
+    panels = [*_drawn(rng, third, short, long, deep), *_drawn(rng, third, long, short, deep)]
+    panels += _drawn(rng, count - len(panels), (512, 16384), (512, 16384), short)
     rng.shuffle(panels)
     for pair in zip(shapes, panels):
         for shape in pair:
@@ -186,23 +182,24 @@ def _half_panels(rng: random.Random, count: int) -> Iterator[tuple[str, str]]:
 
 
 def _panels_of_odd_k(rng: random.Random, count: int) -> Iterator[tuple[str, str]]:
-    """Panels whose rows along k are copied element by element, or two at a time: of 721 random products in float the
-    two that were furthest behind cuBLAS are such."""
-    some, many = (100, 700), (2000, 16384)
+    """Panels whose rows along k are copied in vectors of one or two elements."""
+    short, long = (100, 700), (2000, 16384)
     for _ in range(count):
-        rows, columns, k = _size(rng, *some), _size(rng, *many), _size(rng, 100, 1500)
+        rows, columns, k = _size(rng, *short), _size(rng, *long), _size(rng, 100, 1500)
         if rng.random() < 0.25:
             rows, columns = columns, rows
         yield f"{rows}x{columns}x{k if k % 4 else k + rng.randint(1, 3)}", rng.choice(("nt", "nt", "nn", "tt"))
 
 
 def _size(rng: random.Random, low: float, high: float) -> int:
+    """A log-uniform number."""
     return round(math.exp(rng.uniform(math.log(low), math.log(high))))
 
 
 def _drawn(
     rng: random.Random, count: int, m: tuple[int, int], n: tuple[int, int], k: tuple[int, int], fewest: float = 0
 ) -> Iterator[str]:
+    """Shapes within ranges of m, n and k, of at least `fewest` multiply-adds."""
     while count:
         sizes = _size(rng, *m), _size(rng, *n), _size(rng, *k)
         if fewest <= math.prod(sizes) <= MOST_STEPS:

@@ -1,7 +1,7 @@
-"""Writes into the records that ship the digests of the texts that their configs render to today.
+"""Write into each record that ships the digest of the text that its config renders to today.
 
-A digest says that its text was verified on the record's device. So today's texts must have been verified there, or
-compile to the machine code of those that were.
+A digest says that its text was verified on the record's device. So verify today's texts there first, or show that they
+compile to the machine code of verified ones.
 
 python benchmarks/sign_records.py configs/tuned
 """

@@ -1,11 +1,10 @@
-"""Measured times of the problems of the data set, as files: lines of JSON while they are measured, packed for good.
+"""Files of measured times of the data set: lines of JSON while it is measured, packed for the repository.
 
     python benchmarks/trials.py export benchmarks/results/nvidia-h200/dataset/float.jsonl.xz --shape 1024x768x512 -o out
 
-A packed file is `xz` of lines of JSON: a head with the device, the type, the accuracy and the text of every design,
-then a line a problem, whose `us` has for each of its `designs`, by their places in the head, microseconds with five
-significant digits, which is more than clocks tell, or the word of how it failed. `export` writes a problem of it as a
-Kernel Tuner cache file and as T4.
+A packed file is `xz` of lines of JSON. The head has the device, the type, the accuracy and the text of every design.
+Each further line is a problem: `designs` are places in the head's list, and `us` has for each of them microseconds with
+five significant digits, or the word of how it failed. `export` writes a problem as a Kernel Tuner cache file and as T4.
 """
 
 import argparse
@@ -33,7 +32,7 @@ from tilewright.tuner.recording.files import Recording, write_both
 from tilewright.tuner.recording.points import config_of
 
 MANY = 3
-"""Variants measured both times, from which on they tell how two GPUs differ."""
+"""Fewest variants with two times by which the times of one GPU are scaled to those of another."""
 SUFFIX = ".jsonl.xz"
 """Ending of packed files."""
 
@@ -63,8 +62,11 @@ class Trials:
         return tuple(sorted(self.outcomes, key=lambda config: times.get(config, math.inf)))
 
     def with_more(self, more: "Trials") -> "Trials":
-        """The trials with those measured later, whose times are scaled by those of the variants measured both times,
-        where these are many: GPUs of one kind differ, but two times of one variant often by more."""
+        """These trials and later ones of the same problem.
+
+        The later times are scaled by the median ratio over the variants that were measured both times, where there are
+        MANY: GPUs of one model differ, but two times of one variant often differ by more.
+        """
         before, after = self.times, more.times
         ratios = [us / after[config] for config, us in before.items() if config in after]
         scale = statistics.median(ratios) if len(ratios) >= MANY else 1.0
@@ -85,26 +87,26 @@ class Trials:
 
 
 def outcome_of(entry: Entry) -> Outcome:
-    """The time that counts of what trying a variant gave, or how it failed."""
+    """Microseconds of a tried variant, or how it failed."""
     return Status(entry.status) if entry.time_us is None else entry.time_us
 
 
 def trials_of(recording: Recording, vendor_us: float | None, device_key: str) -> Trials:
-    """The measurements of a recording of ours."""
+    """The measurements of a recording that tilewright wrote."""
     assert recording.problem is not None
     outcomes = {config_of(recording.values(point)): outcome_of(entry) for point, entry in recording.entries.items()}
     return Trials(recording.problem, outcomes, vendor_us, device_key)
 
 
 def line_of(trials: Trials) -> str:
-    """A problem's line in a file that is not packed."""
+    """A problem's line of a file that is not packed."""
     row = _names(trials.problem) | {"device": trials.device_key, "vendor_us": trials.vendor_us}
     row |= {"designs": [*map(str, trials.outcomes)], "us": [*map(_plain, trials.outcomes.values())]}
     return json.dumps(row) + "\n"
 
 
 def chosen_line(problem: Problem, configs: Iterable[Config]) -> str:
-    """Configs for a problem, as `read_chosen` takes them."""
+    """Configs for a problem as a line of a file that `read_chosen` reads."""
     return json.dumps(_names(problem) | {"configs": [*map(str, configs)]}) + "\n"
 
 
@@ -122,24 +124,23 @@ def _problem(row: Mapping[str, Any]) -> Problem:
 
 
 def read_chosen(path: Path) -> dict[Problem, tuple[Config, ...]]:
-    """Configs by problem."""
+    """Configs by problem, from a file of lines of `chosen_line`."""
     return {_problem(row): tuple(map(parse, row["configs"])) for row in map(json.loads, path.read_text().splitlines())}
 
 
 def choices(ranker: Ranker, problem: Problem, info: DeviceInfo) -> Iterator[Config]:
-    """The configs that a look-up by a ranker may take for a problem, the likeliest first; one may come twice."""
+    """Configs that a look-up by a ranker may take for a problem, the likeliest first, some of them twice."""
     fits = (carried(each.config, problem, info) for each in ranker.ranked(problem, info))
     return (config for config in fits if config is not None)
 
 
 def looked_up(ranker: Ranker, problem: Problem, info: DeviceInfo) -> list[Config]:
-    """All that a look-up by a ranker may take for a problem, the likeliest first."""
+    """All configs that a look-up by a ranker may take for a problem, the likeliest first."""
     return list(dict.fromkeys(choices(ranker, problem, info)))
 
 
 def read(path: Path, shapes: Container[str] | None = None) -> Iterator[Trials]:
-    """The problems of a file of `measure` or `search`, of a packed file or of all packed files of a folder; of some
-    shapes or of all."""
+    """Trials of a file that is packed or not, or of all packed files of a folder; of these shapes, or of all."""
     if path.is_dir():
         for file in sorted(path.glob(f"*{SUFFIX}")):
             yield from read(file, shapes)
@@ -157,8 +158,8 @@ def read(path: Path, shapes: Container[str] | None = None) -> Iterator[Trials]:
 
 
 def pack(paths: Sequence[Path], folder: Path) -> None:
-    """Write a packed file for each type and accuracy, and one for batches, the same bytes for the same trials. Raises
-    ValueError for those of two devices."""
+    """Write a packed file for each type and accuracy, and one for batches. The same trials give the same bytes. Raises
+    ValueError for trials of two devices."""
     folder.mkdir(parents=True, exist_ok=True)
     by_problem: dict[Problem, Trials] = {}
     for each in (each for path in paths for each in read(path)):
@@ -176,8 +177,8 @@ def pack(paths: Sequence[Path], folder: Path) -> None:
 
 
 def packed(trials: Sequence[Trials]) -> bytes:
-    """A packed file of one device, type and accuracy, or of batches, before it is compressed: a batch of another type
-    than the head's says its own."""
+    """A packed file of one device, type and accuracy, or of batches, before it is compressed. The line of a batch has
+    its type where that is not the head's."""
     texts = {config: str(config) for each in trials for config in each.outcomes}
     designs = sorted(texts.values())
     place = {text: i for i, text in enumerate(designs)}
@@ -195,7 +196,7 @@ def packed(trials: Sequence[Trials]) -> bytes:
 
 
 def _plain(us: Outcome, digits: int = 12) -> float | str:
-    """The outcome as JSON has it, with so many significant digits."""
+    """The outcome as JSON has it; microseconds have this number of significant digits."""
     return us.value if isinstance(us, Status) else float(f"{us:.{digits}g}")
 
 
@@ -214,7 +215,7 @@ def export(path: Path, shape: str, trans: str, folder: Path) -> list[Path]:
 
 
 def main() -> None:
-    """Export."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     command = parser.add_subparsers(dest="command", required=True).add_parser("export")
     command.add_argument("file", type=Path, help="a packed file, or a folder of them")

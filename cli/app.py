@@ -38,14 +38,14 @@ def main_tune(arguments: list[str] | None = None) -> None:
 
 
 def _run(command: click.Command, name: str, arguments: list[str]) -> None:
-    lost = []
+    unwritten = []
     sys.stdout = sys.stdout or io.StringIO()  # standard output was closed: nobody reads it
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # half a surrogate pair in a file or a path ends no command
 
     def show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-        lost.extend([message] if issubclass(category, OutputWarning) else [])
+        unwritten.extend([message] if issubclass(category, OutputWarning) else [])
         _complain(f"warning: {message}")
 
     try:
@@ -73,7 +73,7 @@ def _run(command: click.Command, name: str, arguments: list[str]) -> None:
         status = 2 if isinstance(error, BAD_INPUT) else 1
         if not unread:
             _complain(_words(error))
-    sys.exit((status if isinstance(status, int) else 0) or int(bool(lost)))
+    sys.exit((status if isinstance(status, int) else 0) or int(bool(unwritten)))
 
 
 def _words(error: Exception) -> str:

@@ -50,8 +50,8 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def _version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
-    if wanted and not context.resilient_parsing:
+def _version(context: click.Context, parameter: click.Parameter, requested: bool) -> None:
+    if requested and not context.resilient_parsing:
         from ..runtime.store.versions import package_version
 
         click.echo(f"tilewright, version {package_version()}")
@@ -74,8 +74,8 @@ def commands() -> None:
 
 
 def _command(function: Callable[..., Any]) -> click.Command:
-    """Make a command of a function, whose docstring is the help; the body is the function `NAME_command` of the module
-    called as the command."""
+    """Make a command of a function, whose docstring is the help. The command runs `NAME_command` of the module `NAME`,
+    where NAME is the name of the function."""
     name = function.__name__
 
     def run(**arguments: Any) -> Any:
@@ -150,7 +150,7 @@ def _workers(text: str, **more: Any) -> Decorator:
 
 
 def _json_file(text: str) -> Decorator:
-    """The option --json of a command that prints more than that."""
+    """The option --json of a command that prints its results too."""
     return _option("FILE", "--json", "json_file", type=FILE, help=f"{text}; {_TO_STDOUT}.")
 
 
@@ -200,13 +200,13 @@ selection = _all(
     _dtype("Select this type of elements."),
     _trans("Select these transposes of A and B."),
     _accuracy("Select products that must have this accuracy."),
-    _option("N", "--batch", type=click.IntRange(1, INT_MAX), help="Select batches of so many products."),
+    _option("N", "--batch", type=click.IntRange(1, INT_MAX), help="Select batches of N products."),
     _device_key("Select this device, such as nvidia-h200."),
 )
 """Options of a Selection, but for its shapes."""
 
 PROBLEMS = ("shapes", "suite", "m", "n", "k", "dtype", "trans", "accuracy", "batch")
-"""Arguments of `options.problems_of`, by their options."""
+"""Arguments of `options.problems_of`, as the options below name them."""
 _ROWS = "Rows of C: one size, or START:STOP:STEP with both ends; needs --n and --k."
 problems = _all(
     shapes,
@@ -255,7 +255,7 @@ on_workers = _all(
 @spaces
 @_option(
     "N", "--keep", type=number(int, 1, 64), default=5,
-    help="Number of contenders in the final duel; as many less one join that are within 2% of the fastest.",
+    help="Number of contenders in the final duel, N; up to N - 1 more join if they are within 2% of the fastest.",
 )  # fmt: skip
 @_flag("--replace", help="Keep the winner even where the stored record is faster.")
 @click.option(
@@ -312,7 +312,7 @@ def tune() -> None:
 @_flag("--batched", help="Add functions for batches of products; then every kernel serves batches.")
 @_option(
     "N", "--batch", type=click.IntRange(1, INT_MAX), default=1,
-    help="Choose kernels for batches of so many products; above 1 it includes --batched.",
+    help="Choose kernels for batches of N products; above 1 it includes --batched.",
 )  # fmt: skip
 @_option("FOLDER", "-o", "--output", type=FOLDER, default=Path(), help="Folder of the files.")
 @_flag("--overwrite", help="Overwrite files that were edited by hand or are of another bundle.")
@@ -344,7 +344,7 @@ def show() -> None:
     """List tuned records: your own, and how many ship with tilewright.
 
     \b
-    tilewright show --shipped                         those that ship as well
+    tilewright show --shipped                         also those that ship
     tilewright show --best                            the fastest of each product
     tilewright show --best --device-key nvidia-h200   the same on one device
 
@@ -389,7 +389,7 @@ def explain() -> None:
     tilewright explain --shape 1000 --dtype double --device-key nvidia-a10
     tilewright explain --shape 16x4096x4096 --arch sm_80 --json
 
-    With --arch or --device-key it is about that GPU, which need not be here. Nothing is compiled or run.
+    With --arch or --device-key the look-up is for that GPU, which need not be here. Nothing is compiled or run.
     """
 
 
@@ -429,7 +429,7 @@ def bench() -> None:
     tilewright bench --m 256:4096:256 --n 1024 --k 512 --config tiled:32
     tilewright bench --shape 1000 --config tiled:16 --config tiled:32
 
-    Without shapes it is the suite `public`, on the processor `small`. Ours is the kernel that the store holds for the
+    Without shapes the suite is `public`, on the processor `small`. Ours is the kernel that the store holds for the
     shape, else that of a near one, else the predicted one; or each variant that --config names. Every result is checked
     before it is timed. A ratio above 1 means that ours is faster. Ctrl-C ends with the shapes that are done.
     """

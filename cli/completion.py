@@ -131,8 +131,8 @@ def _beginning(incomplete: str, words: Iterable[str]) -> "list[CompletionItem[st
 
 
 class _Bash(BashComplete):
-    """Completion in Bash, which splits words at colons and `=`: the whole line is read instead, and answers leave out
-    what comes before the last of these characters. No blank follows a part of a value."""
+    """Completion in Bash, which splits words at colons and `=`: the whole line is read instead, and answers begin after
+    the last of these characters. No blank follows a part of a value."""
 
     source_template = """\
 %(complete_func)s() {
@@ -162,11 +162,11 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
         return words, self._word
 
     def format_completion(self, item: "CompletionItem[str]") -> str:
-        apart = len(self._word) - len("".join(takewhile(lambda each: each not in self._breaks, reversed(self._word))))
+        skipped = len(self._word) - len("".join(takewhile(lambda each: each not in self._breaks, reversed(self._word))))
         option, equals, _ = self._word.partition("=")
         if equals and option.startswith("-"):
-            apart -= len(option) + 1  # click completes the value alone
-        return f"{'part' if item.part else item.type},{item.value[max(0, apart) :]}"
+            skipped -= len(option) + 1  # click completes the value alone
+        return f"{'part' if item.part else item.type},{item.value[max(0, skipped) :]}"
 
 
 class _Zsh(ZshComplete):

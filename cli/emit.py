@@ -56,7 +56,7 @@ def emit_command(
     is_named = bool(shapes or configs) or suite is not None
     check(is_named, "emit needs a shape or a variant; name it by --shape, --suite or --config")
     shelf = Store(store)
-    # A variant's text serves every shape: without a named one it is emitted for the smallest that every edge allows.
+    # A variant's text serves every shape. If none is named, it is emitted for the smallest that every edge allows.
     if configs and not shapes and suite is None:
         for config in configs:
             check(not config.fixed_sizes, f"{config} is for one shape: name it by --shape")
@@ -84,7 +84,7 @@ def emit_command(
             served += [Served(problem, config, info) for problem, config in zip(problems, configs, strict=True)]
         else:
             served += [shelf.served(info, problem, look_up, layout["batched"]) for problem in problems]
-    # The command that writes the files again needs these options beside what the files say.
+    # The command that writes the files again needs these options beside those that emit() knows.
     options_again: dict[str, Sequence[str]] = {"--device-key": keys, "--store": [store.as_posix()] if store else []}
     if suite is not None:
         batches = [str(batch)] if batch > 1 else []

@@ -49,18 +49,18 @@ def explain_command(
         click.echo(f"note: {note}", err=True)
     for problem, info in itertools.product(problems, devices):
         check_tunable(problem, info)
-    every = [explain(problem, info, shelf, spaces) for info in devices for problem in problems]
+    explanations = [explain(problem, info, shelf, spaces) for info in devices for problem in problems]
     if json_file:
-        save(json_file, json.dumps([_json(each) for each in every], indent=1) + "\n")
+        save(json_file, json.dumps([_json(each) for each in explanations], indent=1) + "\n")
         return
     console = new_console()
-    for number, each in enumerate(every):
+    for number, each in enumerate(explanations):
         say(console, *([""] if number else []))
         show_explained(console, each)
 
 
 def show_explained(console: Console, explained: Explained) -> None:
-    """Print the bound, the look-up, the shortlist and what cannot run, in at most 40 lines of 80 columns; the shortlist
+    """Print the bound, the look-up, the shortlist and what cannot run, in at most 40 lines of 80 columns. The shortlist
     has as many entries as there is room for, ten at most."""
     problem, info, lookup = explained.problem, explained.device, explained.lookup
     head = [
@@ -122,10 +122,10 @@ def _bound(explained: Explained) -> list[str]:
     if rates is None:
         return [ON_PROCESSOR]
     first, *others = explained.bounds
-    less = ", ".join(f"{figure(each.us)} us by {each.by}" for each in others)
+    rest = ", ".join(f"{figure(each.us)} us by {each.by}" for each in others)
     speed, memory = rates.gflops(explained.problem.dtype) / 1e3, rates.bandwidth_gbs / 1e3
     return [
-        f"bound: {figure(first.us)} us by {first.by}; {less}",
+        f"bound: {figure(first.us)} us by {first.by}; {rest}",
         f"  at {speed:.1f} TFLOP/s and {memory:.2f} TB/s: {rates.source}",
     ]
 
@@ -138,9 +138,9 @@ def _figures(explained: Explained) -> list[str]:
         ratio = f", {figure(record.ratio_vendor)} x the vendor's library" if record.ratio_vendor else ""
         lines.append(f"  measured: {figure(record.median_us)} us{_of_bound(explained, record.median_us)}{ratio}")
     if expected_us is not None and explained.lookup.expected_us is None:
-        of = f", {figure(expected_us / record.median_us)} times what was measured" if record else ""
+        ratio = f", {figure(expected_us / record.median_us)} times what was measured" if record else ""
         share = "" if record else _of_bound(explained, expected_us)
-        lines.append(f"  expected: {figure(expected_us)} us{of}{share}")
+        lines.append(f"  expected: {figure(expected_us)} us{ratio}{share}")
     return lines
 
 

@@ -51,26 +51,26 @@ def installed() -> bool:
 
 
 def devices_here(device: str, count: int | None, key: str) -> list[DeviceInfo]:
-    """Devices of this machine for workers: `count` ones, or with None or 0 all GPUs of one model, which `key` names.
-    Raises ConfigError and DeviceError."""
+    """Devices of this machine for workers: `count` of them, or for None or 0 all GPUs of one model, which `key` may
+    name. Raises ConfigError and DeviceError."""
     remedy = "name cuda or host, and a single GPU by CUDA_VISIBLE_DEVICES"
     check(device in ("auto", "cuda", "host"), f"--workers excludes --device {device}; {remedy}")
     info = choose(device)
     if info.arch.is_host:
-        none = "--workers auto is one for each GPU, and there is none here; --workers N is N on the processor"
-        check(bool(count), none)
+        no_gpu = "--workers auto is one for each GPU, and there is none here; --workers N is N on the processor"
+        check(bool(count), no_gpu)
         check(key in ("", info.key), f"--device-key must be {info.key} here, got {key!r}", DeviceError)
         return [info] * (count or 0)
     gpus = [each for each in available()[0] if each.uuid and each.key == (key or info.key)]
-    none = "--workers: no GPU here has a UUID, by which a worker would take it; leave out --workers"
+    missing = "--workers: no GPU here has a UUID, by which a worker would take it; leave out --workers"
     if key:
-        none = f"--device-key {key}: no GPU here is one; `tilewright devices` lists those that are"
-    check(bool(gpus), none, DeviceError)
+        missing = f"--device-key {key}: no GPU here is one; `tilewright devices` lists those that are"
+    check(bool(gpus), missing, DeviceError)
     others = sorted({each.key for each in available()[0] if each.uuid} - {gpus[0].key})
     if others and not key:
         click.echo(f"note: {gpus[0].key} alone is used; --device-key names another: {', '.join(others)}", err=True)
-    few = f"--workers {count}: there are {counted(len(gpus), 'GPU')} of {key or info.key} here; name fewer, or auto"
-    check((count or 0) <= len(gpus), few)
+    too_few = f"--workers {count}: there are {counted(len(gpus), 'GPU')} of {key or info.key} here; name fewer, or auto"
+    check((count or 0) <= len(gpus), too_few)
     return gpus[: count or None]
 
 
@@ -103,35 +103,35 @@ def tuned_on_workers(
     with ExitStack() as ending:
         ending.enter_context(results)
         if scheduler:
-            here = link.connected(scheduler, keys)
-            ending.callback(lambda: here.close(timeout=2))
-            info = client.model(here, key, shown.note)
+            connection = link.connected(scheduler, keys)
+            ending.callback(lambda: connection.close(timeout=2))
+            info = client.model(connection, key, shown.note)
         else:
             infos = devices_here(device, count, key)
             info = infos[0]
         for problem in problems:
             check_tunable(problem, info, arguments["configs"])
         if skip_tuned:
-            problems = options.left_of(console, problems, info, store.root)
+            problems = options.remaining(console, problems, info, store.root)
         if not problems:
             return 0
         store.make()
         shown.opened(problems, info)
         if not scheduler:
             with link.signals_held():
-                cluster, here = link.started(infos[: len(problems)])
+                cluster, connection = link.started(infos[: len(problems)])
                 ending.callback(cluster.close, timeout=10)
-                ending.callback(here.close, timeout=2)
+                ending.callback(connection.close, timeout=2)
         sent = {**arguments, "configs": [str(config) for config in arguments["configs"]]}
-        run = client.Tuning(here, problems, sent, store, info.key, shown, spaces)
-        back = partial(link.again, scheduler, keys, link.RETURN_S, run.interrupted)
+        run = client.Tuning(connection, problems, sent, store, info.key, shown, spaces)
+        reconnect = partial(link.again, scheduler, keys, link.RETURN_S, run.interrupted)
         try:
             with shown.drawn():
-                run.run(back if scheduler else None)
+                run.run(reconnect if scheduler else None)
         except TuningError as error:  # the results so far are shown below
             click.echo(f"tilewright: {plain(str(error))}", err=True)
         finally:
-            here = run.client  # a new client, where the scheduler went away and came back
+            connection = run.client  # a new client, where the scheduler went away and came back
     done = [run.results[each] for each in problems if each in run.results]
     show_bests(console, done, len(problems))
     return 130 if run.interrupted else int(len(done) < len(problems))

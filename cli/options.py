@@ -46,7 +46,7 @@ class Selection:
         """Whether a product on a device is selected."""
         selected = self.dtype, self.trans, self.accuracy, self.device_key, self.batch
         values = problem.dtype.value, problem.trans, problem.accuracy, device_key, problem.batch
-        is_kind = all(wanted in (None, value) for wanted, value in zip(selected, values))
+        is_kind = all(choice in (None, value) for choice, value in zip(selected, values))
         return is_kind and (self.shapes is None or problem.shape in self.shapes)
 
     @property
@@ -66,8 +66,8 @@ def problems_of(
     k: range | None,
     **kind: Any,
 ) -> list[Problem]:
-    """The problems that the options name, each once: a suite's, those of the ranges, then single shapes; `kind` has
-    their dtype, trans and accuracy. Raises ConfigError, ShapeError or ArgumentTypeError."""
+    """The problems that the options name, each once: a suite's, those of the ranges, then single shapes. `kind` has
+    their dtype, trans, accuracy and batch. Raises ConfigError, ShapeError or ArgumentTypeError."""
     problems = list(suite_problems(suite, **kind)) if suite is not None else []
     sizes = {"--m": m, "--n": n, "--k": k}
     missing = [name for name, each in sizes.items() if each is None]
@@ -83,11 +83,11 @@ def problems_of(
     return problems
 
 
-def left_of(console: Console, problems: list[Problem], info: DeviceInfo, store: Path | None) -> list[Problem]:
+def remaining(console: Console, problems: list[Problem], info: DeviceInfo, store: Path | None) -> list[Problem]:
     """The problems that have no record of the device, after a line on how many have one."""
-    left = untuned(problems, info, store)
-    say(console, f"{len(problems) - len(left)} of {len(problems)} shapes have a record of {info.name}")
-    return left
+    rest = untuned(problems, info, store)
+    say(console, f"{len(problems) - len(rest)} of {len(problems)} shapes have a record of {info.name}")
+    return rest
 
 
 def untuned(problems: Sequence[Problem], info: DeviceInfo, store: Path | None) -> list[Problem]:

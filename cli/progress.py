@@ -50,7 +50,7 @@ class Shown:
         """Number of failures by cause."""
 
     def texts(self) -> list[str]:
-        """Lines of the figures in words."""
+        """The figures as lines of text."""
         raise NotImplementedError
 
     def begin(self, device: DeviceInfo, text: str) -> None:
@@ -233,7 +233,7 @@ class WorkersShown(Shown, ClusterProgress):
         self.line_in_time()
 
     def ended(self, result: Result) -> None:
-        """Print a line, and write the results so far as JSON: whatever comes, they are not lost."""
+        """Print a line, and write the results so far as JSON, so that none is lost."""
         self._remove(result.problem)
         self._results.add(result)
         best = result.best
@@ -243,7 +243,7 @@ class WorkersShown(Shown, ClusterProgress):
         say(self.console, text if result.kept else f"{text}; {not_kept(result)}")
 
     def failed(self, problem: Problem, reason: str) -> None:
-        """Print why a problem failed, which costs this shape alone."""
+        """Print why a problem failed; the others go on."""
         self._remove(problem)
         self._failures[reason.partition(":")[0]] += 1
         click.echo(f"tilewright: {plain(f'{problem}: {reason}' if str(problem) not in reason else reason)}", err=True)
@@ -255,8 +255,8 @@ class WorkersShown(Shown, ClusterProgress):
     def texts(self) -> list[str]:
         """Shapes done, seconds left, failures, and the running problems."""
         spent_s, left = time.monotonic() - self.begun_s, self.total - self.done
-        each_s = spent_s * self._seats / self.done if self.done else self._seconds
-        left_s = each_s * left / max(1, self._seats)
+        shape_s = spent_s * self._seats / self.done if self.done else self._seconds
+        left_s = shape_s * left / max(1, self._seats)
         texts = [f"{self.done}/{self.total} shapes done on {self._seats} workers, about {left_s:.0f} s left"]
         texts += [f"failed: {self.failures()}"] if self._failures else []
         if self.console.is_interactive:

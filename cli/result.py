@@ -55,7 +55,7 @@ def beside_vendor(result: Result) -> str:
 
 
 def _error(result: Result) -> str:
-    """Error of a product that need not be `ieee`, beside the vendor's."""
+    """Error of a product whose grade is not `ieee`, beside the vendor's."""
     if result.problem.accuracy is Grade.IEEE:
         return ""
     theirs = next((c.accuracy.worst for c in result.contenders if c.config is None), None)
@@ -86,7 +86,7 @@ def not_kept(result: Result) -> str:
 
 
 def _stored_line(result: Result) -> list[str]:
-    """Line on whether the store has the winner; none for the plain case, a new winner of a search."""
+    """Line on whether the store has the winner; none for the usual case, a new winner of a search."""
     if not result.kept:
         return [f"  {not_kept(result)}"]
     if result.contenders[0].stored:

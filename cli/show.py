@@ -22,7 +22,7 @@ from . import options
 from .tables import counted, csv_line, new_console, plain, say, shortened, table
 
 _LEAST_VARIANT = 20
-"""Least characters of a variant, for which columns of ratios give way."""
+"""Least characters of a variant; where they do not fit, columns of ratios are left out."""
 CUT = "...: a variant with more settings; --json and --csv have them all"
 
 

@@ -1,4 +1,4 @@
-"""Text on a screen: tables in which no number is cut, lines that wrap, and nothing that a terminal would obey."""
+"""Text on a screen: tables in which no number is cut, lines that wrap, and no control character."""
 
 import csv
 import errno

@@ -1,4 +1,4 @@
-"""`tilewright tune`: a search for the fastest right kernel of each shape."""
+"""`tilewright tune`: a search for the fastest correct kernel of each shape."""
 
 import math
 from collections.abc import Sequence
@@ -48,8 +48,8 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
         check(not is_stream(record), f"--record writes two files, got {record}; name a file, such as run.json.gz")
     files = {"--json": json_file, "--csv": csv_file, "--record": record}
     options.distinct(files | {"--record, for T4,": record and t4_path(record)})
-    alone = not (arguments["configs"] and (arguments["trials"] or arguments["spaces"]))
-    check(alone, "--config tries these variants alone; leave out --trials and --spaces, or --config")
+    compatible = not (arguments["configs"] and (arguments["trials"] or arguments["spaces"]))
+    check(compatible, "--config tries these variants alone; leave out --trials and --spaces, or --config")
     if uses_workers(several, device, problems):
         return tuned_on_workers(problems, device, skip_tuned, csv_file, json_file, arguments, several)
     info = choose(device)
@@ -57,7 +57,7 @@ def tune_command(device: str, skip_tuned: bool, csv_file: Path | None, json_file
         check_tunable(problem, info, arguments["configs"])
     console = new_console()
     if skip_tuned:
-        problems = options.left_of(console, problems, info, arguments["store"])
+        problems = options.remaining(console, problems, info, arguments["store"])
     if len(problems) > 1:
         seconds = arguments["seconds"] or EFFORTS[arguments["effort"]].seconds
         say(console, f"{len(problems)} shapes, at most {seconds:g} s each")

@@ -58,7 +58,7 @@ def is_stdout_taken() -> bool:
 def number(
     kind: type[int] | type[float], low: float, high: float = math.inf, *, above: bool = False
 ) -> Callable[[Any], Any]:
-    """A type of numbers from `low`, or with `above` greater than it, to `high`."""
+    """A type of numbers from `low` to `high`; with `above` they must be greater than `low`."""
     noun = "whole number" if kind is int else "number"
     limits = f"above {low:,}" if above else f"of {low:,} or more"
     limits += f" and of {high:,} at most" if high < math.inf else ""

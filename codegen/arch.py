@@ -24,12 +24,12 @@ class Arch:
     fma_per_cycle_double: int
     """Fused multiply-adds in double of one SM in one clock, tensor cores left out."""
     dmma_per_cycle: int = 0
-    """Fused multiply-adds in double of its tensor cores in one clock, by the fastest of its instructions."""
+    """Fused multiply-adds in double of the tensor cores of one SM in one clock, by the fastest instruction."""
     mma_per_cycle: int = 0
-    """Fused multiply-adds of halves with sums in float of its tensor cores in one clock, by mma.sync."""
+    """Fused multiply-adds of halves, summed in float, of the tensor cores of one SM in one clock, by mma.sync."""
     instructions: frozenset[str] = frozenset()
-    """Instructions that families may ask for: cp.async, mma.m16n8k16, mma.m16n8k8 (TF32), dmma.m8n8k4, dmma.m16n8,
-    cluster, tma, wgmma.mma_async; griddepcontrol: kernels that follow each other are launched with PDL."""
+    """Instructions that families may require: cp.async, mma.m16n8k16, mma.m16n8k8 (TF32), dmma.m8n8k4, dmma.m16n8,
+    cluster, tma and wgmma.mma_async. With griddepcontrol, kernels that follow each other are launched with PDL."""
     max_threads_per_block: int = 1024
     """Threads of one block."""
     registers_per_sm: int = 65536
@@ -39,7 +39,7 @@ class Arch:
 
     @property
     def smem_per_block_bytes(self) -> int:
-        """Most shared memory of one block, opted in."""
+        """Most shared memory of one block, for a kernel that opts in to it."""
         return self.smem_per_sm_bytes - self.smem_reserved_bytes
 
     @property
@@ -56,8 +56,8 @@ _SINCE_SM_90 = _SINCE_SM_80 | {"dmma.m16n8", "cluster", "tma", "griddepcontrol"}
 # Rates: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#throughput-of-native-arithmetic-instructions
 # Instructions: https://docs.nvidia.com/cuda/parallel-thread-execution/#target-isa-notes of each one
 _ROWS = (
-    #    name, compute capability, shared bytes, threads and blocks per SM, FMA per cycle: float, double; of
-    #    tensor cores in double and in half
+    #    name, compute capability, shared bytes, threads and blocks per SM; FMA per cycle in float and in double, of
+    #    tensor cores in double and in half; instructions
     Arch("sm_75", (7, 5), 64 << 10, 1024, 16, 64, 2, smem_reserved_bytes=0),
     Arch("sm_80", (8, 0), 164 << 10, 2048, 32, 64, 32, 64, 1024, _SINCE_SM_80),
     Arch("sm_86", (8, 6), 100 << 10, 1536, 16, 128, 2, 2, 256, _SINCE_SM_80),

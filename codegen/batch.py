@@ -29,7 +29,7 @@ class Batching(enum.StrEnum):
 
     @classmethod
     def of(cls, problem: Problem) -> "Batching":
-        """The kind that the library launches for a problem."""
+        """The batches that the library's kernel for a problem serves."""
         if problem.ragged:
             return cls(f"ragged_{problem.ragged}")
         return cls.STEPS if problem.batch > 1 else cls.NONE
@@ -53,29 +53,29 @@ class Strides:
 
     @classmethod
     def dense(cls, problem: Problem) -> "Strides":
-        """The distances where the matrices of each operand, without gaps, follow each other."""
+        """The distances between matrices that follow each other without gaps."""
         sizes = math.prod(problem.stored_a), math.prod(problem.stored_b), problem.m * problem.n
-        stacked = {"": "abc", "m": "b", "k": "c"}[problem.ragged]  # groups of the others follow each other
+        stacked = {"": "abc", "m": "b", "k": "c"}[problem.ragged]  # in the other operands groups follow each other
         steps = (size * (name in stacked) for name, size in zip("abc", sizes))
         return cls(problem.batch, *((problem.batch * step, step) for step in steps))
 
     @property
-    def each(self) -> tuple[Steps, Steps, Steps]:
+    def steps(self) -> tuple[Steps, Steps, Steps]:
         """The steps of A, B and C."""
         return self.a, self.b, self.c
 
     def is_dense(self, problem: Problem) -> bool:
         """Whether the matrices of each operand follow each other without gaps."""
         dense = Strides.dense(problem)
-        return self.inner == dense.inner and [at for _, at in self.each] == [at for _, at in dense.each]
+        return self.inner == dense.inner and [at for _, at in self.steps] == [at for _, at in dense.steps]
 
     def following(self, size: int) -> Steps:
-        """The steps of memory of which each product has `size` elements, one product after the other."""
+        """The steps of a buffer that holds `size` elements for each product, one product after the other."""
         return self.inner * size, size
 
     def argument(self, batch: int, *steps: Steps) -> bytes:
-        """The argument `Batch` of a kernel for a batch of so many products, with the steps of its pointers in the order
-        of its arguments, in elements of theirs."""
+        """The argument `Batch` of a kernel for `batch` products. `steps` belong to the kernel's pointers, in the order
+        of its arguments and in elements of each pointer's type."""
         rest = [NO_STEPS] * (_POINTERS - len(steps))
         outer, inner = zip(*steps, *rest)
         return struct.pack(f"=II{2 * _POINTERS}q", batch, self.inner, *outer, *inner).ljust(BATCH_BYTES, b"\0")

@@ -21,18 +21,18 @@ from .target import Target
 
 _NEEDS = re.compile(r'#if defined\(__CUDA_ARCH__\) && __CUDA_ARCH__ < (\d+)\n#error "[^"\n]*"\n#endif\n')
 AS_GIVEN = "as given"
-"""The origin of a config that nothing chose."""
+"""The origin of a config that the caller named and no look-up chose."""
 _Kind = tuple[Arch, DType, str, Config, bool, str]
-"""Key of kernels that share one text: the architecture, dtype, transposes, config, whether they pad, and the shape that
-is part of the text, if one is."""
+"""Key of kernels that share one text: the architecture, dtype, transposes, config, whether they pad, and the shape
+where it is part of the text."""
 _Group = tuple[tuple[DType, str], Arch]
 """Key of shapes that one function serves on one architecture: their dtype and transposes, and the architecture."""
 NEAR = 8
-"""Factor of m, n and k within which a shape's kernel serves another where a general kernel serves the rest."""
+"""Factor of m, n and k up to which a shape's kernel serves other shapes too; a general kernel serves the rest."""
 _ODD = 1021, 1019, 1013
 """A shape that no tile or vector divides."""
 _PRODUCTS = 2
-"""Products of a batch of any number: the kernels of all are the same."""
+"""Products of the batch that stands for all batches: their kernels are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class Served:
     shape."""
 
     problem: Problem
-    """The shape, its dtype and transposes; "1024x768x512" or three numbers name one in float without transposes. A
-    batch is the one that the config was chosen for."""
+    """The shape, its dtype and transposes; "1024x768x512" or three numbers name one in float without transposes. If it
+    has a batch, the config was chosen for that batch."""
     config: Config
     """The kernel's config, such as `load(...).config`."""
     target: Target
@@ -51,9 +51,9 @@ class Served:
     origin: str = AS_GIVEN
     """Origin of the config, for a person."""
     recorded_us: float = 0.0
-    """Microseconds of the problem when it was tuned for just this shape, 0 where it was not."""
+    """Microseconds that were measured when this very shape was tuned; 0 if it was not."""
     error: float = 0.0
-    """The largest error seen then, over its bound."""
+    """The largest error that was measured in that tuning, over its bound."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "problem", Problem.parse(self.problem))
@@ -99,24 +99,24 @@ class Part:
         return self.config.boxes(self.problem)
 
     def numbers(self, preparation: str) -> tuple[tuple[str, str], ...]:
-        """Values of the kernel's row from the tile on, in C, line by line, and a word on each line. `preparation` is a
-        pointer to the kernel that prepares the operands."""
+        """Values of the kernel's row from the tile on: lines of C and a comment on each. `preparation` is a pointer, in
+        C, to the kernel that prepares the operands."""
         config, launch, problem = self.config, self.launch, self.problem
         multiples = config.multiples if self.pads else self.fit.multiples
         pdl = "griddepcontrol" in self.arch.instructions
         limited = config.pdl and pdl  # the launch limits the CTAs of an SM to as many as are needed
-        held = launch.static_smem_bytes, launch.dynamic_smem_bytes, pdl, limited
+        resources = launch.static_smem_bytes, launch.dynamic_smem_bytes, pdl, limited
         elements = math.prod(problem.stored_a), math.prod(problem.stored_b), problem.m * problem.n
         only_step = elements if self.fit.dense else (0, 0, 0)
-        which = self.fit.alignment, multiples, self.sizes, only_step
+        requirements = self.fit.alignment, multiples, self.sizes, only_step
         split = config.split_ctas, config.persistent_tiles, self.stream_ctas, config.cta_products
         boxes = self.boxes or 2 * (TensorBox(0, 0, False),)
         box_sizes, swizzles = tuple((box.rows, box.cols) for box in boxes), tuple(3 * box.swizzled for box in boxes)
         terms = config.terms, config.term_k, config.term_ctas
         operands = config.has_workspace, self.pads, config.packs, *terms, box_sizes, swizzles
         return (
-            (_values(config.cta_tile, launch.block[:2], *held), "tile, threads, shared memory, PDL"),
-            (_values(*which), "alignment, multiples, only sizes and steps"),
+            (_values(config.cta_tile, launch.block[:2], *resources), "tile, threads, shared memory, PDL"),
+            (_values(*requirements), "alignment, multiples, only sizes and steps"),
             (f"{_values(*split)}, {preparation}", "split-K, tiles of a CTA, stream-K, products of a CTA, preparation"),
             (_values(*operands), "sums, padding, packing, split terms, TMA"),
         )
@@ -182,7 +182,7 @@ class Text:
 
     @property
     def needs(self) -> "re.Match[str] | None":
-        """The lines that stop a compiler for an older architecture, and the one that it needs."""
+        """Match of the lines that stop a compiler for an older architecture than group 1; None without such lines."""
         return _NEEDS.search(self.kernels[0][1].code)
 
     @property
@@ -199,7 +199,7 @@ class Text:
 
 @dataclass(frozen=True, kw_only=True)
 class Texts:
-    """Some texts, and lines that a file has once for all of them."""
+    """Several texts, and the lines that a file has once for all of them."""
 
     texts: tuple[Text, ...]
 
@@ -217,7 +217,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """Needs of the kernels of a bundle, as its header and its self-test say."""
+    """Needs of a bundle's kernels, on which the text of its header and its self-test depends."""
 
     vectors: bool
     """Whether a kernel needs aligned operands."""
@@ -233,7 +233,7 @@ class Uses:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A shape and where the facts of its kernel are."""
+    """A shape, and the label of the row with the facts of its kernel."""
 
     served: Served
     label: str
@@ -246,17 +246,17 @@ class OnArch:
     label: str
     arch: Arch
     shapes: tuple[Row, ...]
-    """A row for each instance of a shape's kernel, the one that asks for most first."""
+    """A row for each instance of a shape's kernel, the most demanding instance first."""
     general: str
     """Label of the general kernel's row; empty where the kernels of the shapes serve everything."""
     older: str
-    """Name of the products of an older architecture, empty where there is none."""
+    """Label of the same products for the next older architecture; empty for the oldest."""
     devices: str
     """Lowest and highest compute capability of the devices that these kernels serve, in C."""
 
     @property
     def kind(self) -> str:
-        """Transposes and bytes of an element, as C has them."""
+        """Transposes and bytes of an element, in C."""
         problem = self.shapes[0].served.problem
         return _values(problem.trans_a, problem.trans_b, problem.dtype.size_bytes)
 
@@ -285,7 +285,7 @@ class Product:
 
     @property
     def tested(self) -> tuple[tuple[int, int, int], ...]:
-        """The m, n and k that the self-test computes: those of each shape once, with 16 in place of 0."""
+        """Sizes (m, n, k) that the self-test computes: those of each shape once, with 16 in place of 0."""
         problems = (each.problem for arch in self.arches for each in arch.served)
         return tuple(dict.fromkeys((each.m or 16, each.n or 16, each.k or 16) for each in problems))
 
@@ -351,14 +351,14 @@ class Bundle(Texts):
 
 
 class _Parts:
-    """The kernels of a bundle that is being made, by the text that they share."""
+    """The kernels of a bundle under construction, by the text that they share."""
 
     def __init__(self, several: bool) -> None:
         self._several = several
         self._texts: dict[_Kind, dict[tuple[Fit, int], Part]] = {}
 
     def of(self, problem: Problem, fit: Fit, target: Target) -> Part:
-        """The kernel for an instance, the same object for the same one."""
+        """The kernel for an instance; equal instances get the same object."""
         pads, config = fit.edge is Edge.PAD, fit.config
         shape = problem.shape if config.fixed_sizes else ""
         parts = self._texts.setdefault((target.arch, problem.dtype, problem.trans, config, pads, shape), {})
@@ -371,7 +371,7 @@ class _Parts:
     def texts(self) -> tuple[Text, ...]:
         """The texts of all kernels."""
         texts = [_text([*parts.values()]) for parts in self._texts.values()]
-        # One figure is help, a figure for each of many kernels is not.
+        # The first text keeps its figure; a file of more than two texts has none.
         figures = 0 if len(texts) > 2 else 1
         others = [replace(text, code=text.code[text.code.index("namespace {") :]) for text in texts[figures:]]
         return (*texts[:figures], *others)
@@ -408,16 +408,16 @@ def bundled(served: Sequence[Served], split: bool, batched: bool) -> Bundle:
     suffixes = [len({kind[place] for kind in kinds}) > 1 for place in (0, 1)]
     products = []
     for dtype, trans in kinds:
-        label, on = f"{dtype.code}_{trans}", list[OnArch]()
+        label, on_arches = f"{dtype.code}_{trans}", list[OnArch]()
         for arch in arches:
             key = (dtype, trans), arch
             devices = _devices(arch) if several else f"{oldest}, INT_MAX"
-            older = on[-1].label if on else ""
+            older = on_arches[-1].label if on_arches else ""
             shapes = tuple(Row(row, part.label) for row, part in rows[key])
             name = f"{label}_{arch.name}" if several else label
-            on.append(OnArch(name, arch, shapes, generals.get(key, ""), older, devices))
+            on_arches.append(OnArch(name, arch, shapes, generals.get(key, ""), older, devices))
         suffix = "".join(f"_{word}" for word, used in zip((dtype.code, trans), suffixes) if used)
-        products.append(Product(f"@{suffix}", on[-1].label, dtype, trans, tuple(on)))
+        products.append(Product(f"@{suffix}", on_arches[-1].label, dtype, trans, tuple(on_arches)))
     units: tuple[Unit, ...] = ()
     if split:
         prefixes = {arch: arch.name if several else "kernel" for arch in arches}
@@ -429,8 +429,8 @@ def bundled(served: Sequence[Served], split: bool, batched: bool) -> Bundle:
 
 
 def _of_any_batch(served: Served) -> Served:
-    """A shape whose kernel serves batches of any number: a time of a batch is part of the origin's text, as the
-    functions tell times of single products."""
+    """The shape with a kernel for batches of any number. The time of a batch becomes part of the origin's text, as the
+    emitted functions report times of single products."""
     batch, problem = served.problem.batch, replace(served.problem, batch=_PRODUCTS)
     if batch == 1:
         return replace(served, problem=problem)
@@ -460,22 +460,22 @@ def _grouped(served: Sequence[Served]) -> tuple[dict[_Group, list[Served]], list
 
 
 def _fits(row: Served) -> list[Fit]:
-    """The instances that serve a shape before the general kernel does: one, and where that is for matrices without gaps
-    the one for any distances too."""
+    """The instances that serve a shape before the general kernel does. If the first is for matrices without gaps, one
+    for any distances follows."""
     fit = fitted(row.problem, row.config, row.target)
     return [fit, *([fitted(row.problem, row.config, row.target, aligned=False)] if fit.dense else [])]
 
 
 def _devices(arch: Arch) -> str:
-    """Lowest and highest compute capability of devices that kernels for an architecture serve, as C has them."""
+    """Lowest and highest compute capability of devices that kernels for an architecture serve, in C."""
     capability = 10 * arch.capability[0] + arch.capability[1]
-    return f"{capability}, {capability if arch.name.endswith('a') else 'INT_MAX'}"  # sm_90a: later devices lack some
+    return f"{capability}, {capability if arch.name.endswith('a') else 'INT_MAX'}"  # later devices lack parts of sm_90a
 
 
 def general_fit(configs: Iterable[Config], problem: Problem, target: Target) -> Fit:
-    """The instance that serves products of any size and alignment: of those of these configs one that needs no memory
-    and whose tile is nearest to 64 by 64; for one config its own. A config that serves its shape alone leaves others to
-    the default one."""
+    """The instance that serves products of any size and alignment. Among the configs' instances, one without memory of
+    its own comes first, then one whose tile is nearest to 64 by 64. The default config stands in for configs that serve
+    their shape alone, and where no instance is legal."""
     odd = _odd(problem)
     default = default_config(odd, target)
     serving = dict.fromkeys(default if config.fixed_sizes else config for config in configs)
@@ -511,5 +511,5 @@ def _text(parts: Sequence[Part]) -> Text:
 
 
 def _within_file(source: KernelSource) -> str:
-    """The text without its banner, its kernel known to its file alone."""
+    """The text without its banner, with a kernel that is static in its file."""
     return source.code.partition("\n\n")[2].replace('extern "C" __global__', "static __global__")

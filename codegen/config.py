@@ -50,7 +50,7 @@ class Config:
     fixed_sizes: ClassVar[bool] = False
     """Whether m, n and k are constants of the kernel's text, which then serves products of that shape alone."""
     fit_rules: ClassVar[tuple[FitRule, ...]] = ()
-    """Rules that vectors must keep, beside dividing the rows that they copy or store."""
+    """Rules on vectors, which must also divide the rows that they copy or store."""
     joined: ClassVar[tuple[tuple[str, tuple[str, ...]], ...]] = ()
     """Parameters that text writes together: a key (empty for the tile) and names; `thread=16x8`."""
     rules: ClassVar[tuple[Rule[Any], ...]] = ()
@@ -58,7 +58,7 @@ class Config:
     pdl: ClassVar[bool] = False
     """Whether the next kernel on the stream may come up while this one ends (programmatic dependent launch)."""
     substitutes: ClassVar[tuple[Mapping[str, Any], ...]] = ()
-    """Typed values to put, in turn, in place of a config's own on a device that lacks what these need."""
+    """Typed values that replace a config's own, tried in turn, on a device that lacks what the config needs."""
 
     split: Split = Split()
     edge: EdgePolicy = EdgePolicy.FIT
@@ -133,7 +133,7 @@ class Config:
 
     @property
     def changes(self) -> tuple[tuple[str, Value], ...]:
-        """Names and plain values of the parameters that are not at their defaults: all that text and files have."""
+        """Names and plain values of the parameters that are not at their defaults; texts and files have only these."""
         typed = ((leaf, self._typed(leaf)) for leaf in self.leaves())
         return tuple([(leaf.name, leaf.plain(value)) for leaf, value in typed if value != leaf.default])
 
@@ -146,8 +146,8 @@ class Config:
             if names is None:
                 group = values.get(name, group)
             elif not values.keys().isdisjoint(names):
-                of: Any = type(group)
-                group = _group(of, tuple(map(values.get, names, values_of(group))))
+                group_kind: Any = type(group)
+                group = _group(group_kind, tuple(map(values.get, names, values_of(group))))
             fields.append(group)
         changed: Self = kind(*fields)
         return changed
@@ -168,7 +168,7 @@ class Config:
     def __str__(self) -> str:
         return text_of(self)
 
-    # --- what a launch and its caller need to know; a family says what differs
+    # --- facts of a launch; a family overrides those that differ
 
     @property
     def block(self) -> tuple[int, int, int]:
@@ -193,34 +193,34 @@ class Config:
 
     @property
     def accuracy(self) -> Grade:
-        """The finest grade of accuracy that it keeps."""
+        """The finest grade of accuracy that the kernel keeps."""
         return Grade.IEEE
 
     @property
     def multiples(self) -> tuple[int, int, int]:
-        """Numbers of which m, n and k are multiples where tiles divide the problem, and to which padding rounds up."""
+        """Numbers that divide m, n and k where tiles divide the problem; padding rounds up to multiples of them."""
         return self.cta_tile
 
     # --- fit
 
     def fit(self, problem: Problem, aligned: bool = True) -> Fit | None:
-        """The instance of the kernel for a problem, with vectors as wide as its rows allow; for operands that are not
-        `aligned`, with vectors of one element. None where the config cannot serve such operands."""
+        """The instance of the kernel for a problem, with vectors as wide as its rows allow. Operands that are not
+        `aligned` get vectors of one element. None where the config cannot serve such operands."""
         return fit_of(problem, self if aligned else self.unaligned, aligned)
 
     @property
     def unaligned(self) -> Self:
-        """The config that serves operands which are not aligned, of any shape: the same, or one that lacks what needs
+        """The config for operands that are not aligned, of any shape: this one, or one without the parts that need
         aligned rows."""
         return self
 
     def suited(self, problem: Problem) -> Self:
-        """The config without what serves only operands of another alignment, where that was measured to cost time: what
-        another problem's config becomes for this one."""
+        """The config as it suits a problem for which it was not chosen: without steps that pay only for other sizes or
+        alignments and were measured to cost time for this one."""
         return self
 
     def varied(self, fit: Fit, problem: Problem) -> dict[str, int]:
-        """Constants of the text, by name, that differ between fits of a config, or parameters of a template."""
+        """Values, by name, of the text's constants or template parameters that differ between fits of a config."""
         return {"kGuarded": fit.guarded}
 
     def edge_of(self, problem: Problem) -> Edge:
@@ -233,16 +233,16 @@ class Config:
         return Edge.EXACT if fits else Edge.BOUNDS
 
     def widest_vectors(self, problem: Problem, aligned: bool) -> tuple[int, int, int]:
-        """The widest vectors of A, B and C that stored rows allow: of one element where operands are not `aligned`."""
+        """Elements of the widest vectors of A, B and C that stored rows allow, 1 where operands are not `aligned`."""
         return 1, 1, 1
 
     @property
     def reuse(self) -> tuple[int, int]:
-        """Uses, by a CTA, of an element of A and of B that it loads from global memory."""
+        """Number of times that a CTA uses an element of A, and of B, that it loads from global memory."""
         return self.cta_tile[1], self.cta_tile[0]
 
     def for_target(self, target: Target) -> Self:
-        """The config without what helps on other devices alone."""
+        """The config without the features that help only on other devices."""
         return self
 
     def smem_bytes(self, dtype: DType) -> int:
@@ -250,7 +250,7 @@ class Config:
         return 0
 
     def registers(self, fit: Fit, dtype: DType) -> int:
-        """Registers of a thread, an estimate from above: 255 at most, and those of a CTA at most an SM's."""
+        """Registers of a thread, estimated from above: at most 255, and for all of a CTA at most those of an SM."""
         raise NotImplementedError
 
     def cost(self, dtype: DType, fit: Fit) -> Cost:
@@ -259,29 +259,29 @@ class Config:
 
     @property
     def k_innermost(self) -> tuple[int, int]:
-        """Whether k is innermost in shared memory for A and B whose stored rows run along k: 1 where it is, 0 where
-        cp.async has to transpose, -1 where it makes no difference."""
+        """Place of k in shared memory, for A and for B if its stored rows run along k: 1 where k is innermost, 0 where
+        cp.async has to transpose, -1 where the order makes no difference."""
         return -1, -1
 
     @property
     def streamed(self) -> tuple[int, int, int]:
-        """Lanes of a warp that share the k of an operand which threads read straight from memory, where that is A and
-        where it is B, else 0; and steps of k of the other operand that a CTA holds at a time."""
+        """Three numbers for an operand that threads read straight from memory: the lanes of a warp that share its k,
+        first for A and then for B, else 0; and the steps of k of the other operand that a CTA holds at a time."""
         return 0, 0, 0
 
     @property
     def sides(self) -> tuple[Self, ...]:
-        """The config for each side of C that may be the short one; the config alone where none is."""
+        """The config for each choice of C's short side; the config alone in a family without a short side."""
         return (self,)
 
     @property
     def packs(self) -> tuple[bool, bool]:
-        """Whether A and B are copied first, to rows of k that are aligned."""
+        """Whether A, and whether B, is first copied to aligned rows of k."""
         return (False, False)
 
     @property
     def terms(self) -> int:
-        """Terms, numbers of half the bits, into which each element of A and B is split first; 0 where none is."""
+        """Terms of half the bits into which each element of A and B is first split; 0 where no element is split."""
         return 0
 
     @property
@@ -291,22 +291,22 @@ class Config:
 
     @property
     def term_k(self) -> int:
-        """Steps of k to whose multiples k is rounded up where elements are split."""
+        """Number to whose multiples k is rounded up where elements are split."""
         return self.cta_tile[2]
 
     @property
     def term_blocked(self) -> int:
-        """Steps of k of all rows of an operand that lie together in its terms; 0 where those of a row do."""
+        """Steps of k in a block of terms, which holds all rows of an operand; 0 where terms lie row by row."""
         return 0
 
     @property
     def term_ctas(self) -> int:
-        """CTAs, a cluster of them, that share the k of the rows that they split."""
+        """CTAs of a cluster that share the k of the rows that it splits; 1 without clusters."""
         return 1
 
     @property
     def products(self) -> int:
-        """Products that its instructions compute for one product of elements."""
+        """Products that the kernel's instructions compute for one product of elements."""
         return 1
 
     def boxes(self, problem: Problem) -> tuple[TensorBox, ...]:
@@ -315,7 +315,7 @@ class Config:
 
     @property
     def producer_threads(self) -> int:
-        """Threads of a CTA that copy and do not multiply, the last ones."""
+        """Threads at the end of a CTA that copy and do not multiply."""
         return 0
 
     @property
@@ -325,12 +325,12 @@ class Config:
 
     @property
     def cooperative_ctas(self) -> int:
-        """CTAs that share a tile of C and add up a part of it each; 1 where the last one to come adds up all."""
+        """CTAs that share a tile of C and add up a part of it each; 1 where the last CTA to arrive adds up all."""
         return 1
 
     @property
     def clustered(self) -> bool:
-        """Whether those form a cluster, and add up in each other's shared memory."""
+        """Whether CTAs that share a tile of C form a cluster and add up in each other's shared memory."""
         return self.split.reduce is Reduce.CLUSTER
 
     @property
@@ -345,7 +345,7 @@ class Config:
 
     @property
     def has_workspace(self) -> bool:
-        """Whether CTAs add up in device memory of the kernel's own."""
+        """Whether CTAs add up in a workspace."""
         return self.stream_ctas_per_sm > 0 or (self.split_ctas > 1 and not self.clustered)
 
     @property
@@ -354,7 +354,7 @@ class Config:
         return False
 
     def tiles(self, problem: Problem) -> int:
-        """Tiles of C; the most that groups of rows can have, where the batch is ragged along m."""
+        """Tiles of C. For a batch that is ragged along m they are the most that its groups of rows can have."""
         tile_m, tile_n, _ = self.cta_tile
         rows = problem.m + tile_m - 1
         if problem.ragged == "m":  # each group, and the rows behind the last one, may end within a tile
@@ -375,8 +375,8 @@ class Config:
         return self.stream_ctas_per_sm * sm_count or self.tiles(problem)
 
     def workspace_bytes(self, problem: Problem, sm_count: int) -> int:
-        """Device memory of the kernel's own on a device of `sm_count` SMs: partial tiles, then counters of 4 bytes,
-        zero before the first launch; 0 where it has none."""
+        """Bytes of the workspace on a device of `sm_count` SMs: partial tiles, then counters of 4 bytes, which are zero
+        before the first launch. 0 without a workspace."""
         tile_m, tile_n, _ = self.cta_tile
         tiles = 2 if self.stream_ctas_per_sm else self.split_ctas
         return self.counters(problem, sm_count) * (tiles * tile_m * tile_n * problem.dtype.size_bytes + 4)
@@ -404,7 +404,7 @@ def _options(group: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
 
 @cache
 def _fields(config: Any) -> tuple[tuple[str, tuple[str, ...] | None, Callable[[Any], tuple[Any, ...]]], ...]:
-    """The fields of a family; of those that are groups the parameters, and what gives the values of all."""
+    """Each field of a family, with its parameters if it is a group, else None, and a function that reads them."""
     kinds: list[tuple[str, Any]] = [(each.name, each.type) for each in dataclasses.fields(config)]
     grouped = {name for name, kind in kinds if dataclasses.is_dataclass(kind)}
     groups = {name: _options(kind)[0] for name, kind in kinds if name in grouped}
@@ -418,5 +418,5 @@ def _reader(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
 
 @cache
 def _group(group: Any, values: tuple[Any, ...]) -> Any:
-    """A group, the same object for the same values: lists of configs are long."""
+    """The group with these values. Equal groups are one object, as lists of configs are long."""
     return group(*values)

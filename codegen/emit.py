@@ -21,14 +21,14 @@ _SIZES = (
     "MOST_ALONG_Y", "MOST_LIMITED", "MOST_PAD_CTAS", "PACKED_BYTES", "PACK_THREADS", "PACK_TILE", "PAD_THREADS",
     "SMEM_STEP", "TERM_HELD", "TERM_ROWS", "TERM_THREADS",
 )  # fmt: skip
-"""Constants of launches that the launcher has too: templates name them in small letters."""
+"""Constants of launches that the emitted launcher needs too; templates name them in small letters."""
 _INTERFACE_VERSION = 1
-"""Number that grows where what an emitted header declares changes."""
+"""Version of the declarations in an emitted header; it grows when they change."""
 _STORED = {
     "n": {"a": "m x k", "b": "k x n", "lda": "k", "ldb": "n", "word": "as it is"},
     "t": {"a": "k x m, read transposed", "b": "n x k, read transposed", "lda": "m", "ldb": "k", "word": "transposed"},
 }
-"""Words of a header on operands that are read as they are stored, or transposed."""
+"""Words of a header on operands that are read as stored (`n`) or transposed (`t`)."""
 _STATUSES = (
     ("SUCCESS", "done, or queued"),
     ("INVALID_SIZE", "a size or count is negative"),
@@ -49,7 +49,7 @@ _COMMENT = {".txt": "#", ".in": "#"}
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The files that a bundle comes as."""
+    """The files and functions of a bundle."""
 
     main: bool = False
     """Add a program that tests and times every kernel."""
@@ -66,25 +66,25 @@ class Layout:
 def emit(
     served: Served | Sequence[Served], name: str | None = None, layout: Layout = Layout(), options: str = ""
 ) -> Emitted:
-    """The kernels of some shapes as `<name>.cu` and `<name>.h`, with what else `layout` asks for.
+    """The kernels of shapes as `<name>.cu` and `<name>.h`, and the other files that `layout` asks for.
 
-    The functions have C linkage and serve every shape: the one that a kernel was chosen for by it, others by that of
-    the nearest.
+    The functions have C linkage and serve every shape: one of `served` by its own kernel, others by the kernel of the
+    nearest shape or a general one.
 
     Args:
         served: a shape and its kernel, or several.
-        name: of the functions and files; None for one that tells the product (`default_name`) and whether it serves
-            batches.
+        name: name of the functions and files; None for one that follows from the product (`default_name`) and from
+            `layout.batched`.
         layout: which files to make.
-        options: more of the command that writes the files again, for their banner.
+        options: further options of the command that writes the files again, for their banner.
 
     Returns:
         Filenames and texts; `.write(folder)` writes them.
 
     Raises:
         ConfigError: a name that C, C++, the C library, other systems or the files themselves use; a config that cannot
-            serve its problem, or that was chosen for the processor; a shape that comes twice; a problem that has a
-            batch, without `Layout(batched=True)`, whose functions serve batches of any number.
+            serve its problem, or that was chosen for the processor; a shape that comes twice; a problem with a
+            batch but no `Layout(batched=True)`, whose functions serve batches of any number.
         ArgumentTypeError: arguments of other types.
     """
     check_type("served", served, (Served, Sequence), "a Served or several")
@@ -94,8 +94,8 @@ def emit(
     check_type("name", name, (str, type(None)), "text")
     check_type("layout", layout, Layout, "a Layout")
     check_comment("options", options)
-    beside = [each for each in ("split", "main", "cmake") if getattr(layout, each)]
-    check(not (layout.header_only and beside), f"header_only is one file: leave out {', '.join(beside)}")
+    more_files = [each for each in ("split", "main", "cmake") if getattr(layout, each)]
+    check(not (layout.header_only and more_files), f"header_only is one file: leave out {', '.join(more_files)}")
     if name is None:
         name = default_name([each.problem for each in served]) + "_batched" * layout.batched
     refuse(name)
@@ -107,8 +107,8 @@ def emit(
         check(len(served) == 1 or len(bundle.kernels) <= 2, many)
     values = _values(served, bundle, layout, _command(served, name, layout, options))
     templates = _templates(bundle, layout)
-    taken = {name for text in bundle.texts for name in text.names}
-    check(name not in taken, f"name must differ from the kernel's, got {name!r}")
+    kernel_names = {name for text in bundle.texts for name in text.names}
+    check(name not in kernel_names, f"name must differ from the kernel's, got {name!r}")
     texts = [_text(each, "the_name", values) for each in templates if each.pattern.endswith((".cu", ".cuh", ".h"))]
     words = {word for text in texts for word in _words(text)}
     check(name not in words, f"name must not be a word within the emitted files, got {name!r}")
@@ -116,8 +116,9 @@ def emit(
 
 
 def default_name(problems: Sequence[Problem]) -> str:
-    """The name of a bundle without one, so that bundles for different products can be part of one program: for one
-    product `gemm_f32_nn_1024x768x512`, with the accuracy where it is not `ieee`; for several 8 digits of a hash."""
+    """The default name of a bundle, which differs between products, so that a program can have several bundles. One
+    product gives `gemm_f32_nn_1024x768x512`, with the accuracy where it is not `ieee`; several give `gemm_` and a hash
+    of 8 digits."""
     first, several = problems[0] if problems else None, len(set(problems)) > 1
     if first is None or several:
         return f"gemm_{hashlib.sha256(' '.join(map(str, problems)).encode()).hexdigest()[:8]}"
@@ -153,7 +154,7 @@ def _templates(bundle: Bundle, layout: Layout) -> tuple[_File, ...]:
 
 
 def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: str) -> dict[str, Any]:
-    """Values from which the templates are rendered, without the name."""
+    """Values that all templates are rendered with, beside the bundle's name."""
     statuses = _STATUSES + (_BATCH_STATUSES if layout.batched else ())
     return {
         "products": bundle.products,
@@ -166,7 +167,7 @@ def _values(served: Sequence[Served], bundle: Bundle, layout: Layout, command: s
         "several_arches": len(bundle.arches) > 1,
         "capability": bundle.capability,
         "dtypes": bundle.dtypes,
-        # A batch of so many has CTAs of all their products, and one of fewer.
+        # A batch of this size has CTAs with all of their products, and one CTA with fewer.
         "checked_batch": max(3, *(2 * each.config.cta_products + 1 for each in bundle.kernels)),
         "header_only": layout.header_only,
         "batched": layout.batched,
@@ -198,15 +199,15 @@ def _arch_files(bundle: Bundle) -> list[dict[str, Any]]:
     architectures = []
     for arch in bundle.arches:
         files = [f"@_{unit.label}.cu" for unit in bundle.units if unit.arch == arch] or ["@.cu"]
-        every = f"@_{arch.name if len(bundle.arches) > 1 else 'kernel'}_*.cu"
+        pattern = f"@_{arch.name if len(bundle.arches) > 1 else 'kernel'}_*.cu"
         number = arch.name.removeprefix("sm_")
         built = f"{number}-real" if number.endswith("a") else number  # else PTX as well, which serves later devices
-        architectures.append({"name": arch.name, "built": built, "files": files, "every": every})
+        architectures.append({"name": arch.name, "built": built, "files": files, "every": pattern})
     return architectures
 
 
 def _sections(bundle: Bundle, batched: bool) -> list[str]:
-    """The sections of the launcher, files in templates/emit/launcher, as they follow each other."""
+    """The sections of the launcher in order. Each is a file in templates/emit/launcher."""
     steps = ["step", *bundle.steps, "steps"] if bundle.steps else ["no_steps"]
     choice = "nearest" if bundle.uses.several else "one_shape"
     memory, last = "memory" if bundle.uses.memory else "no_memory", ["batches"] if batched else []
@@ -219,7 +220,7 @@ def _includes(bundle: Bundle) -> list[str]:
 
 
 def _is_given(served: Sequence[Served]) -> bool:
-    """Whether it is one shape and one config that nothing chose, which a command can name."""
+    """Whether there is one shape with one config that no look-up chose, so that a command can name both."""
     return len({(each.problem, each.config) for each in served}) == 1 and all(s.origin == AS_GIVEN for s in served)
 
 
@@ -231,7 +232,7 @@ def _command(served: Sequence[Served], name: str, layout: Layout, options: str) 
         values = (problem.shape, problem.dtype.value, problem.trans, each.target.arch.name)
         for option, value in zip(options_of, values):
             options_of[option].append(value)
-    if "--suite" in options:  # which may have types and transposes of its own: `options` says what was asked beside it
+    if "--suite" in options:  # a suite may set types and transposes; `options` has those that the user set
         options_of = {"arch": options_of["arch"]}
     words = [f"--{option} {value}" for option, values in options_of.items() for value in dict.fromkeys(values)]
     batches = dict.fromkeys(each.problem.batch for each in served)
@@ -241,7 +242,7 @@ def _command(served: Sequence[Served], name: str, layout: Layout, options: str) 
     words.append(f"--name {name}")
     switches = ("split", "header_only", "cmake", "batched")
     words += [f"--{switch.replace('_', '-')}" for switch in switches if getattr(layout, switch)]
-    # Configs that were looked up are looked up again, with their origins and times.
+    # A command without configs looks them up again, with their origins and times.
     if _is_given(served):
         words.append(f'--config "{served[0].config}"')
     return " ".join(("tilewright emit", *words))
@@ -257,5 +258,5 @@ def _text(file: _File, name: str, values: Mapping[str, Any]) -> str:
 
 
 def _words(text: str) -> set[str]:
-    """Every word of a file that would hide the function, or that it would hide."""
+    """Every word of a file that would hide a function of the same name, or be hidden by it."""
     return set(re.findall(r"\w+", re.sub(r'//.*|"[^"\n]*"', " ", text)))

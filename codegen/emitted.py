@@ -1,4 +1,4 @@
-"""Emitted files: their digests, and how they are written over those of before and over no other."""
+"""Emitted files: their digests, and how a new version replaces them and no other file."""
 
 import contextlib
 import hashlib
@@ -18,14 +18,14 @@ _MARK = re.compile(r"^(?://|#) Written by tilewright, file digest ([0-9a-f]{16})
 _NAME = re.compile(r"^(?://|#) +tilewright emit .*--name (\w+)", re.MULTILINE)
 _FILENAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\.(?:cu|cuh|h|txt|pc\.in)")
 _MOST_BYTES = 64 << 20
-"""Bytes of a file that may be an emitted one; a bundle of all records that ship has a fourth of them."""
+"""Most bytes of a file that may be an emitted one: four times the size of a bundle of all shipped records."""
 _MARK_WITHIN = 1000
 """Letters from the start of a file in which its mark is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """The files that serve kernels to C and C++. Raises ConfigError for a filename with a folder in it."""
+    """The files that serve kernels to C and C++. Raises ConfigError for a filename that no emitted file has."""
 
     files: tuple[tuple[str, str], ...]
     """Filenames and texts, the one with the functions first, then its header."""
@@ -37,9 +37,9 @@ class Emitted:
     def write(self, folder: Path, overwrite: bool = False) -> tuple[Path, ...]:
         """Write the files into `folder`, which is made if need be, and return their paths.
 
-        Raises ConfigError, with nothing written, if a file there is not tilewright's, was edited since or is of a
-        bundle with another name, unless `overwrite`; and OSError, which names the file, if one cannot be written: all
-        are as they were then.
+        Raises ConfigError, with nothing written, if a file there is not tilewright's, was edited since or belongs to a
+        bundle with another name, unless `overwrite`. Raises OSError, which names the file, if one cannot be written;
+        all files are then as they were, unless a file cannot be replaced after others were.
         """
         paths = tuple(folder / filename for filename, _ in self.files)
         for path, (_, new) in zip(paths, self.files, strict=True):
@@ -51,15 +51,15 @@ class Emitted:
                 owner = _bundle_of(text)
                 check(owner == _bundle_of(new), f"{path} is of {owner}: {remedy}; give each bundle a folder")
         folder.mkdir(parents=True, exist_ok=True)
-        aside: list[Path] = []
+        temporaries: list[Path] = []
         try:
             for path, (_, text) in zip(paths, self.files, strict=True):
-                aside.append(written_aside(path, text.encode()))
-            for path, written in zip(paths, aside, strict=True):
-                os.replace(written, path)  # a link there is replaced, never followed
+                temporaries.append(written_aside(path, text.encode()))
+            for path, temporary in zip(paths, temporaries, strict=True):
+                os.replace(temporary, path)  # a link there is replaced, never followed
         finally:
-            for written in aside:
-                written.unlink(missing_ok=True)
+            for temporary in temporaries:
+                temporary.unlink(missing_ok=True)
         return paths
 
 
@@ -73,7 +73,7 @@ def _digest(text: str) -> str:
 
 
 def _untouched(path: Path) -> str:
-    """The text of the file at `path` if tilewright wrote it and nobody changed it since; a link never is."""
+    """The text of the file at `path` if tilewright wrote it and nobody changed it since; else empty, as for a link."""
     try:
         text = read_plain(path, _MOST_BYTES).decode().replace("\r\n", "\n")  # a checkout may have made CRLF
     except (NotPlainError, UnicodeDecodeError):
@@ -84,14 +84,14 @@ def _untouched(path: Path) -> str:
 
 
 def _bundle_of(text: str) -> str:
-    """The name of the bundle that a file is of."""
+    """The name of the bundle that a file belongs to; empty where it names none."""
     command = _NAME.search(text)
     return command[1] if command else ""
 
 
 def written_aside(path: Path, data: bytes) -> Path:
-    """Write `data` to the disk in a new file beside `path`, which the caller renames, and return its path. Raises
-    OSError, which names `path`, and leaves no file then."""
+    """Write `data` to a new file beside `path`, sync it to the disk and return its path; the caller renames it. Raises
+    OSError, which names `path`, and then leaves no file."""
     aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
     try:
         with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb") as file:

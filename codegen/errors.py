@@ -1,4 +1,4 @@
-"""The errors a user can meet, and what raises them."""
+"""The errors a user can meet, and the checks that raise them."""
 
 import os
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ class ArgumentTypeError(TilewrightError, TypeError):
 
 
 class NotInMemoryError(ArgumentTypeError):
-    """A tensor that has no address, or whose elements are not what lies there: torch alone knows what it stands for."""
+    """A tensor without an address, or whose values differ from the memory at its address: torch alone can read it."""
 
 
 class ShapeError(TilewrightError, ValueError):
@@ -84,7 +84,7 @@ def check_type(name: str, value: object, kinds: type | tuple[type, ...], what: s
 
 
 def check_path(name: str, value: object) -> Path | None:
-    """The path that a caller gave, if any, with `~` taken for a home. Raises ArgumentTypeError, ConfigError."""
+    """The path that a caller passed, with `~` expanded; None for None. Raises ArgumentTypeError and ConfigError."""
     check_type(name, value, (Path, str, NoneType), "a path")
     if value is None:
         return None
@@ -99,8 +99,8 @@ def check_path(name: str, value: object) -> Path | None:
 
 
 def absolute(name: str, path: Path) -> Path:
-    """The path from the root on, which a later change of the working directory does not move. Raises ConfigError where
-    it begins in a folder that is gone."""
+    """The absolute path, which stays the same when the working directory changes later. Raises ConfigError where the
+    current folder was deleted."""
     try:
         return path.absolute()
     except OSError as error:
@@ -114,8 +114,8 @@ def check_comment(name: str, text: str) -> None:
 
 
 def nearest_of(value: object, words: Iterable[str]) -> str:
-    """The end of a message about a value that is none of some words, `; did you mean 'normwise'?`; empty where none is
-    near."""
+    """The end of a message about a value that is none of `words`: `; did you mean 'normwise'?`, or nothing where no
+    word is near."""
     from difflib import get_close_matches  # for a message alone
 
     near = get_close_matches(str(value).lower(), list(words), 1)

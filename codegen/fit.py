@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 WIDTHS = (1, 2, 4)
 """Elements that one vector can have."""
 FOLLOWING = ("edge", "vec")
-"""First words of the names under which a person may look for a parameter where a fit has the value: `vec_a`."""
+"""First words of names, such as `vec_a`, that a person may take for parameters but that belong to a fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Fit:
     derived wherever a kernel is rendered, compiled or predicted."""
 
     config: "Config"
-    """The config. Operands that are not aligned may need another one than a caller asked for: `Config.unaligned`."""
+    """The config. For operands that are not aligned it may be another one than the caller's: `Config.unaligned`."""
     edge: Edge = Edge.BOUNDS
     """Treatment of tiles that reach beyond a matrix."""
     vec_a: int = 1
@@ -35,11 +35,11 @@ class Fit:
     vec_c: int = 1
     """Elements of C that one store moves."""
     dense: bool = False
-    """Whether the matrices of a batch must follow each other without gaps; rows are then of any length."""
+    """Whether the matrices of a batch must follow each other without gaps; rows may then have any length."""
 
     @property
     def alignment(self) -> tuple[int, int, int]:
-        """Elements of which the pointer, the leading dimension and the stored row of A, B and C must be multiples."""
+        """Elements, for A, B and C, of which pointer, leading dimension and stored row must be whole multiples."""
         pack_a, pack_b = self.config.packs
         return 1 if pack_a else self.vec_a, 1 if pack_b else self.vec_b, self.vec_c
 
@@ -50,7 +50,7 @@ class Fit:
 
     @property
     def guarded(self) -> bool:
-        """Whether the kernel looks for the edges of matrices, beyond which its tiles may reach."""
+        """Whether the kernel guards the edges of matrices, beyond which its tiles may reach."""
         return self.edge is Edge.BOUNDS
 
     @property
@@ -67,19 +67,19 @@ class Fit:
 
     @property
     def has_memory(self) -> bool:
-        """Whether launches work in memory of their own."""
+        """Whether launches need device memory beside the matrices."""
         config = self.config
         return config.has_workspace or any(config.packs) or self.edge is Edge.PAD or config.terms > 0
 
 
 @dataclass(frozen=True, slots=True)
 class FitRule:
-    """Something that vectors must keep for a kernel to compile and to work."""
+    """A condition on vectors without which a kernel does not compile or does not work."""
 
     reason: str
     """One sentence a person reads; `{c.tile.block_m}` is replaced by the config's value."""
     holds: Callable[[Problem, Any, Fit], bool]
-    """True where the widths of the fit, of this config, may be used."""
+    """True where the config may use the widths of the fit."""
 
 
 def nearest_fit(problem: Problem, config: "Config") -> Fit:
@@ -88,12 +88,12 @@ def nearest_fit(problem: Problem, config: "Config") -> Fit:
 
 
 def fit_of(problem: Problem, config: "Config", aligned: bool) -> Fit | None:
-    """The fit of a config to a problem: exact where tiles divide it, with the widest vectors that keep the rules; with
-    vectors of one element for operands that are not `aligned`, but for those that are packed. None where no widths do.
+    """The fit of a config to a problem: exact where tiles divide it, with the widest vectors that keep the rules.
+    Operands that are neither `aligned` nor packed get vectors of one element. None where no widths keep the rules.
     """
     for vec_a, vec_b, vec_c in _widths(config.widest_vectors(problem, aligned)):
         fit = Fit(config, Edge.BOUNDS, vec_a, vec_b, vec_c)
-        if all(rule.holds(problem, config, fit) for rule in config.fit_rules):  # none asks for the edge
+        if all(rule.holds(problem, config, fit) for rule in config.fit_rules):  # no rule reads the edge
             return replace(fit, edge=config.edge_of(problem))
     return None
 
@@ -101,7 +101,7 @@ def fit_of(problem: Problem, config: "Config", aligned: bool) -> Fit | None:
 def keeps(problem: Problem, config: "Config", rules: Sequence[FitRule]) -> bool:
     """Whether vectors of some widths keep all of these rules of a config."""
     fit = Fit(config)
-    if all(rule.holds(problem, config, fit) for rule in rules):  # most are kept so: no wider vectors are looked at then
+    if all(rule.holds(problem, config, fit) for rule in rules):  # mostly so, and then wider vectors need no look
         return True
     fits = (Fit(config, Edge.BOUNDS, *widths) for widths in _widths(config.widest_vectors(problem, aligned=True)))
     return any(all(rule.holds(problem, config, each) for rule in rules) for each in fits)

@@ -1,4 +1,4 @@
-"""One parameter of a family: its choices and what it does; and the two parameters that are no family's own."""
+"""One parameter of a family: its choices and its effect; and two parameters that several families have."""
 
 import dataclasses
 import enum
@@ -38,18 +38,18 @@ class Mode(enum.StrEnum):
     """The work decomposition: how CTAs divide a product among them."""
 
     NONE = "none"
-    """Each computes one tile of C."""
+    """Each CTA computes one tile of C."""
     SPLIT_K = "split_k"
-    """Several share the k of each tile."""
+    """Several CTAs share the k of each tile."""
     STREAM_K = "stream_k"
     """The CTAs that run at a time divide evenly the k of the tiles of the last wave."""
     PERSISTENT = "persistent"
-    """Each computes several tiles of C, one after the other."""
+    """Each CTA computes several tiles of C, one after the other."""
 
 
 def option(default: Any, *others: Any, within: range | None = None, meaning: str) -> Any:
-    """A field of a group: its choices, the default first, or the whole numbers `within` which it lies; and what it
-    does. Switches and enumerations need no choices."""
+    """A field of a group, with its choices, the default first, or the range of whole numbers `within` which it lies,
+    and its meaning. Switches and enumerations need no choices."""
     choices: Sequence[Any] = within or tuple(dict.fromkeys((default, *others)))
     if isinstance(default, bool):
         choices = (False, True)
@@ -67,9 +67,9 @@ class Leaf:
     group: str
     """Field of the config that holds it; empty for the edge."""
     choices: Sequence[Any]
-    """Every value allowed; a range for a bounded whole number, of which searches try those that they propose."""
+    """Every value allowed; a range for a bounded whole number, of which searches try only proposed values."""
     default: Any
-    """The value where none is given."""
+    """The value in a config that does not set the parameter."""
     meaning: str
     """Effect of the parameter, for a person."""
 
@@ -78,7 +78,7 @@ class Leaf:
         return str(value) if isinstance(value, enum.Enum) else int(value)
 
     def typed(self, value: object) -> Any:
-        """The choice that `value`, as `plain` gives it, means. Raises ConfigError listing the choices."""
+        """The choice for which `plain` gives `value`. Raises ConfigError listing the choices."""
         if isinstance(self.choices, range):
             if type(value) is int and value in self.choices:
                 return value

@@ -1,4 +1,4 @@
-"""The rules on configs that may serve a problem on a device, and their reasons."""
+"""The rules that a config must keep to serve a problem on a device, and their reasons."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ C = TypeVar("C")
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[C]):
-    """Something that must hold before a config is worth compiling."""
+    """A condition without which a config is not worth compiling."""
 
     reason: str
     """One sentence a person reads; `{c.tile.block_m}` is replaced by the config's value."""
@@ -31,7 +31,7 @@ class Rule(Generic[C]):
 
     @property
     def title(self) -> str:
-        """The reason without values, under which configs are counted."""
+        """The reason without values, under which rejected configs are counted."""
         return _PLACED.sub("", self.reason)
 
 
@@ -62,7 +62,7 @@ COMMON: tuple[Rule["Config"], ...] = (
 
 
 def rules_of(config: "Config | type[Config]") -> tuple[Rule[Any], ...]:
-    """All rules of a family: its own, the common ones, then those on vectors: some widths must keep each, and all."""
+    """All rules of a family: its own, the common ones, and last those on vectors, singly and together."""
     return (*config.rules, *COMMON, *_fitting(config.fit_rules))
 
 
@@ -91,14 +91,14 @@ def serves(config: "Config", problem: Problem, target: Target) -> bool:
 
 
 def require(problem: Problem, config: "Config", target: Target) -> None:
-    """Raise ConfigError with the first thing that is required and missing where the config cannot serve the problem."""
+    """Raise ConfigError with the reason of the first broken rule where the config cannot serve the problem."""
     for reason in rejections(problem, config, target):
         raise ConfigError(f"{config} cannot serve {problem} on {target.arch.name}; required: {reason}")
 
 
 def fitted(problem: Problem, config: "Config", target: Target, aligned: bool = True) -> Fit:
-    """The instance of a config that serves a problem, or its operands that are not `aligned`. Raises ConfigError where
-    it serves none."""
+    """The instance of a config that serves a problem, with operands that are `aligned` or not. Raises ConfigError where
+    there is none."""
     fit = config.fit(problem, aligned)
     require(problem, fit.config if fit else config, target)
     if fit is None:

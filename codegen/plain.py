@@ -16,7 +16,7 @@ def plain(problem: Problem, config: Config, name: str = "matmul") -> Emitted:
         problem: the shape that the program multiplies by default, and the type. Where the tiles of the config divide
             it nothing is guarded, and the program takes no other sizes.
         config: a config of a family that has a plain form.
-        name: of the file.
+        name: name of the file, without its ending.
 
     Raises:
         ConfigError: a family without a plain form, transposes, a dimension of 0, or a name that is taken.
@@ -26,8 +26,8 @@ def plain(problem: Problem, config: Config, name: str = "matmul") -> Emitted:
     check_type("config", config, Config, "a Config")
     check_type("name", name, str, "text")
     refuse(name)
-    those = " and ".join(family for family, kind in families().items() if kind.plain)
-    check(bool(config.plain), f"{config.family} has no plain form (--plain); name a config of {those}")
+    plain_families = " and ".join(family for family, kind in families().items() if kind.plain)
+    check(bool(config.plain), f"{config.family} has no plain form (--plain); name a config of {plain_families}")
     check(problem.trans == "nn", f"a plain kernel takes A and B as they are, got trans {problem.trans}: leave it out")
     check(problem.accuracy is Grade.IEEE, f"a plain kernel is ieee, got accuracy {problem.accuracy}: leave it out")
     check(min(problem.m, problem.n, problem.k) > 0, f"a plain kernel's shape has sizes above 0, got {problem.shape}")

@@ -12,14 +12,14 @@ from .errors import ArgumentTypeError, ShapeError, check, nearest_of
 
 INT_MAX = 2**31 - 1
 NORMWISE_ROUNDINGS = 256
-"""Units of roundoff that `normwise` allows at least, however short k is: docs/experiments/errors.md has the sum."""
+"""Least number of unit roundoffs that `normwise` allows, however short k is: docs/experiments/errors.md derives it."""
 _SHAPE = re.compile(r"(\d{1,10})(?:x(\d{1,10})x(\d{1,10}))?")
 
 Trans = Literal["nn", "nt", "tn", "tt"]
 """Transposes of A and B as stored, A first."""
 TRANS: tuple[Trans, ...] = ("nn", "nt", "tn", "tt")
 Ragged = Literal["", "m", "k"]
-"""The dimension in which the products of a batch differ, as groups of rows; empty where all have one shape."""
+"""The dimension in which the products of a batch differ; empty where all have one shape."""
 
 
 class DType(enum.Enum):
@@ -73,7 +73,7 @@ class DType(enum.Enum):
 
 
 class SizedElement(Protocol):
-    """A dtype or an element of NumPy, CuPy or torch, as far as type checkers look."""
+    """A dtype or an element type of NumPy, CuPy or torch, as type checkers see it."""
 
     @property
     def itemsize(self) -> int:
@@ -96,7 +96,7 @@ class Grade(enum.StrEnum):
     """A bound on each element by the norms of its row of A and its column of B."""
 
     def keeps(self, required: "Grade") -> bool:
-        """Whether what is this accurate is accurate enough for who asks for `required`."""
+        """Whether a result of this grade is accurate enough where `required` is asked for."""
         return _GRADES.index(self) <= _GRADES.index(required)
 
     @classmethod
@@ -123,12 +123,12 @@ class Problem:
     """C = alpha * op(A) * op(B) + beta * C, all row-major, or a batch of such products of one shape.
 
     op(A) is m x k and op(B) is k x n; A is stored k x m if `trans_a`, B n x k if `trans_b`. `trans`, such as "nt", says
-    both at once. In a `ragged` batch m or k is the sum of those of all products, groups which follow each other: groups
-    of the rows of op(A) and C, each with a matrix B of its own, or of the columns of op(A) and the rows of op(B), each
-    with a C of its own.
-    Raises ArgumentTypeError (a TypeError) if a dimension is not an integer, ShapeError (a ValueError) if it is
-    negative or above 2^31 - 1, or if the batch is 0, ConfigError (a ValueError) for a double that need not be `ieee`
-    and for a `trans` that contradicts `trans_a` or `trans_b`.
+    both at once. In a `ragged` batch m or k is the sum over all products, whose groups follow each other. Groups along
+    m are rows of op(A) and C, each with a matrix B of its own. Groups along k are columns of op(A) and rows of op(B),
+    each with a C of its own.
+    Raises ArgumentTypeError (a TypeError) if a dimension is not an integer, and ShapeError (a ValueError) if it is
+    negative or above 2^31 - 1, or if the batch is 0. Raises ConfigError (a ValueError) for a double with another
+    accuracy than `ieee` and for a `trans` that contradicts `trans_a` or `trans_b`.
     """
 
     m: int
@@ -148,7 +148,7 @@ class Problem:
     batch: int = 1
     """Products of this shape that one launch computes, each with matrices of its own."""
     ragged: str = ""
-    """`m` or `k` where the products are groups along that dimension, of which each call says the lengths."""
+    """`m` or `k` where the products are groups along that dimension; each call passes their lengths."""
 
     def __init__(
         self, m: SupportsIndex, n: SupportsIndex, k: SupportsIndex, dtype: DTypeLike = DType.FLOAT,
@@ -203,18 +203,18 @@ class Problem:
 
     @classmethod
     def parse_all(cls, shapes: Sequence[Shape], **words: Any) -> "list[Problem]":
-        """The problems that several shapes name, as `parse` has each. Problems keep what they say where the words are
-        for shapes beside them that say nothing; where there is none, the words must agree with them."""
-        beside = {} if any(not isinstance(each, Problem) for each in shapes) else words
-        return [cls.parse(each, **(beside if isinstance(each, Problem) else words)) for each in shapes]
+        """The problems that several shapes name, each as `parse` reads it. If only some of the shapes are Problems, the
+        words are for the others; if all are, the words must agree with them."""
+        for_problems = {} if any(not isinstance(each, Problem) for each in shapes) else words
+        return [cls.parse(each, **(for_problems if isinstance(each, Problem) else words)) for each in shapes]
 
     def _check_agreement(
         self, dtype: object, trans: object, accuracy: object, trans_a: bool | None, trans_b: bool | None, batch: object
     ) -> None:
-        """Raise ConfigError for what is said beside this problem and contradicts it; None says nothing."""
+        """Raise ConfigError for an argument that contradicts this problem; None never does."""
         if trans is not None:
             _flags(trans, trans_a, trans_b)
-        beside: tuple[tuple[str, object, Callable[[Any], object]], ...] = (
+        arguments: tuple[tuple[str, object, Callable[[Any], object]], ...] = (
             ("dtype", dtype, DType.parse),
             ("accuracy", accuracy, Grade.parse),
             ("trans", trans, str),
@@ -222,11 +222,11 @@ class Problem:
             ("trans_b", trans_b, partial(_flag, "trans_b")),
             ("batch", batch, partial(_size, "batch", least=1)),
         )
-        for name, argument, read in beside:
+        for name, argument, read in arguments:
             own: Any = getattr(self, name)
             value: Any = own if argument is None else read(argument)
-            said, is_said = (each.value if isinstance(each, enum.Enum) else each for each in (value, own))
-            text = f"{name} is {said!r}, and the Problem {self} beside it has {name} {is_said!r}"
+            word, own_word = (each.value if isinstance(each, enum.Enum) else each for each in (value, own))
+            text = f"{name} is {word!r}, and the Problem {self} beside it has {name} {own_word!r}"
             check(value == own, f"{text}: leave {name} out, or pass the shape as {self.shape!r}")
 
     @property
@@ -250,7 +250,7 @@ class Problem:
 
     @property
     def title(self) -> str:
-        """The sizes for a table: `MxNxK`, and of a batch `MxNxK x200`."""
+        """The sizes for a table: `MxNxK`, and `MxNxK x200` for a batch of 200."""
         return self.shape if self.batch == 1 else f"{self.shape} x{self.batch}"
 
     @property
@@ -260,8 +260,8 @@ class Problem:
 
     @property
     def even(self) -> "Problem":
-        """The problem that stands for a ragged one in predictions: one product of all rows, as the tiles of all groups
-        are shared out together, or a batch of products of the mean k."""
+        """The problem that stands for a ragged one in predictions. Groups of rows become one product, as the tiles of
+        all groups are shared out together; groups along k become a batch of products of the mean k."""
         if not self.ragged:
             return self
         whole = replace(self, ragged="")
@@ -269,8 +269,8 @@ class Problem:
 
     @property
     def planes(self) -> int:
-        """Products with CTAs of their own along y and z of the grid: all of a batch, but one for groups of rows, as the
-        CTAs of these follow each other along x."""
+        """Products that lie along y and z of the grid with CTAs of their own: all of a batch, but 1 for groups of rows,
+        whose CTAs follow each other along x."""
         return 1 if self.ragged == "m" else self.batch
 
     @property

@@ -1,4 +1,4 @@
-"""The one way in which files are read that others may have put there: regular ones alone, and no more than a bound."""
+"""The reader of files that others may have put there: it reads regular files alone, up to a limit of bytes."""
 
 import contextlib
 import errno
@@ -21,22 +21,22 @@ class NotPlainError(Exception):
 def opened_plain(path: Path, owner: int | None = None, follow: bool = False) -> Iterator[BinaryIO]:
     """A regular file, open for reading; a symbolic link is not followed, unless `follow`.
 
-    Raises NotPlainError for anything else, and where `owner` is given for another user's file; OSError where
-    it cannot be opened.
+    Raises NotPlainError for anything else, and for a file of another user than `owner` unless that is None. Raises
+    OSError where the file cannot be opened.
     """
     # Without O_NONBLOCK, opening a pipe would wait for its writer.
-    more = os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    extra_flags = os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
-        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | more))  # noqa: SIM115
+        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | extra_flags))  # noqa: SIM115
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
             raise NotPlainError("not a regular file") from error
         raise
     with file:
-        facts = os.fstat(file.fileno())
-        if not stat.S_ISREG(facts.st_mode):
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise NotPlainError("not a regular file")
-        if owner is not None and facts.st_uid != owner:
+        if owner is not None and status.st_uid != owner:
             raise NotPlainError("another user's file")
         yield file
 
@@ -46,7 +46,7 @@ def read_plain(path: Path, limit_bytes: int, owner: int | None = None, follow: b
     with opened_plain(path, owner, follow) as file:
         data = bytearray()
         if os.fstat(file.fileno()).st_size <= limit_bytes:
-            # In pieces: `read` would take memory for the limit at once; and the file may grow meanwhile.
+            # One `read` would take memory for the whole limit. The file may grow after its size was read.
             while len(data) <= limit_bytes and (piece := file.read(min(_PIECE_BYTES, limit_bytes + 1 - len(data)))):
                 data += piece
             if len(data) <= limit_bytes:
@@ -55,7 +55,7 @@ def read_plain(path: Path, limit_bytes: int, owner: int | None = None, follow: b
 
 
 def reason_of(error: Exception) -> str:
-    """Reason in plain words that a text is not what it should be, where a parser's own words are about itself."""
+    """Reason in plain words why a text could not be parsed, where the parser's own message would not help."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, KeyError):

@@ -19,14 +19,14 @@ _DIGEST = "@digest@"
 
 
 def kernel_name(config: Config, dtype: DType, trans: str, batched: bool = False) -> str:
-    """The name of a kernel: family, dtype, transposes, tile and 8 digits of the config,
-    `gemm_tiled_f32_nn_16x16x16_0123abcd`; one for batches begins with `batched_`."""
+    """The name of a kernel: family, dtype, transposes, tile and 8 digits of the config, such as
+    `gemm_tiled_f32_nn_16x16x16_0123abcd`. The name of a kernel for batches begins with `batched_`."""
     tile = "x".join(map(str, config.cta_tile))
     return f"{'batched_' * batched}gemm_{config.family}_{dtype.code}_{trans}_{tile}_{config.digest}"
 
 
 def render(problem: Problem, config: Config, target: Target, fit: Fit | None = None) -> KernelSource:
-    """The CUDA C++ of a config for a problem: of `fit`, else of the instance for aligned operands.
+    """The CUDA C++ of a config for a problem: the instance `fit`, or for None the one for aligned operands.
 
     The text depends on dtype, transposes, config, fit and whether there is a batch, not on m, n, k and the number of
     products. Raises ConfigError for a config that breaks a rule; nothing is rendered then.
@@ -35,9 +35,9 @@ def render(problem: Problem, config: Config, target: Target, fit: Fit | None = N
 
 
 def instances(problem: Problem, fits: Sequence[Fit], batched: Batching | None = None) -> list[KernelSource]:
-    """The kernels of one config for some fits, in one text: of one it is called by its name, of several each is an
-    instance of a template, `gemm_tiled_f32_nn_16x16x16_0123abcd<true>`. A fit that pads has a text of its own.
-    `batched` says which batches they serve; None for what the library launches for the problem."""
+    """The kernels of one config for several fits, in one text. Each is an instance of a C++ template, such as
+    `gemm_tiled_f32_nn_16x16x16_0123abcd<true>`; a single kernel is no template. A fit that pads has a text of its own.
+    `batched` says which batches the kernels serve; None stands for those that the library launches."""
     config, batched = fits[0].config, Batching.of(problem) if batched is None else batched
     name = kernel_name(config, problem.dtype, problem.trans, bool(batched))
     varied = [config.varied(fit, problem) for fit in fits]
@@ -63,17 +63,17 @@ def instances(problem: Problem, fits: Sequence[Fit], batched: Batching | None = 
 
 
 def preparation(problem: Problem, fit: Fit, batched: Batching) -> KernelSource | None:
-    """The kernel that an instance needs first, to pad, pack or split operands; None where it reads them as they lie.
-    Its text depends on few of the config's parameters, so that many configs share it."""
+    """The kernel that pads, packs or splits the operands of an instance first; None where it reads them as they lie.
+    The text depends on few of the config's parameters, so that many configs share it."""
     config: Any = fit.config
     dtype, trans = problem.dtype, problem.trans
     if fit.edge is Edge.PAD:
         return _prepared("pad", f"pad_{dtype.code}", dtype, trans, batched)
     if any(config.packs):
-        which = "".join(name for name, packs in zip("ab", config.packs) if packs)
+        operands = "".join(name for name, packs in zip("ab", config.packs) if packs)
         tile = {"PACK_TILE": PACK_TILE, "PACK_THREADS": PACK_THREADS}
         return _prepared(
-            "pack", f"pack_{which}_{dtype.code}_{trans}", dtype, trans, batched, packs=config.packs, **tile
+            "pack", f"pack_{operands}_{dtype.code}_{trans}", dtype, trans, batched, packs=config.packs, **tile
         )
     if config.terms:
         blocked, ctas = config.term_blocked, config.term_ctas

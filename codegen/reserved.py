@@ -1,5 +1,5 @@
-"""Names that an emitted function cannot have: C++ has no such, it would clash at link, or its header would hide
-another."""
+"""Names that an emitted function cannot have: they are no identifiers of C++, would clash at link, or would hide a
+declaration of a header."""
 
 import re
 from functools import cache
@@ -33,37 +33,37 @@ _BLAS = re.compile(
     r"|[sdcz]la(?:mch|ng[ebt]|nsy|nst|nhe|ntr|cpy|set|scl|swp|rf[bgt]?|rtg|rnv|pmt|uum|ssq)_?|lsame_?|ilaenv_?|ilaver_?"
     r"|[sdcz][io]mat(?:copy|add)_?|[sdcz]gemmtr_?|[sd]cabs1_?"
 )
-"""Routines of BLAS, CBLAS and LAPACK, also as Fortran names them: a program that links such a library would call either
-by the order of linking."""
+"""Routines of BLAS, CBLAS and LAPACK, also as Fortran names them. In a program that links such a library too, the order
+of linking would decide which function is called."""
 _PORTS = frozenset(f"{port}{number}" for port in ("com", "lpt") for number in range(10))
-"""Names that Windows has for ports, in any letters: no file can have them."""
+"""Names of ports on Windows, in small letters: no file can have such a name, in small or capital letters."""
 
 
 @cache
 def _words() -> dict[str, frozenset[str]]:
     """The words of reserved.toml, group by group."""
-    import tomllib  # to emit files alone
+    import tomllib  # needed only to emit files
 
     groups = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
     return {group: frozenset(words.split()) for group, words in groups.items()}
 
 
 def refuse(name: str) -> None:
-    """Raise ConfigError for a name that is no identifier of at most 64 letters in C, C++ and CUDA, or that C, the C
-    library, CUDA, CMake or an operating system has."""
-    word = name.isascii() and name.isidentifier() and len(name) <= 64
-    check(word, f"name must match [A-Za-z_][A-Za-z0-9_]{{0,63}}, got {name!r}")
+    """Raise ConfigError for a name that is no identifier of C, C++ and CUDA with at most 64 letters, or that C, the C
+    library, BLAS, CUDA, CMake or an operating system uses."""
+    is_identifier = name.isascii() and name.isidentifier() and len(name) <= 64
+    check(is_identifier, f"name must match [A-Za-z_][A-Za-z0-9_]{{0,63}}, got {name!r}")
     words = _words()
     check(name not in words["keywords"], f"name must not be a word of C++, got {name!r}")
     lower = name.lower()
     remedy = f"a program may link to it too; add your project's prefix, such as my_{name}"
     check(not _BLAS.fullmatch(lower), f"name must not be a routine of BLAS, CBLAS or LAPACK, got {name!r}: {remedy}")
     check(any(map(str.islower, name)), f"name must have a small letter: names in capitals are macros, got {name!r}")
-    taken = (
+    is_reserved = (
         not words["math"].isdisjoint((name, name.removesuffix("f"), name.removesuffix("l")))
         or any(name in words[group] for group in ("c", "posix", "cuda", "macros", "headers", "targets"))
         or _PATTERNS.fullmatch(name)
         or lower.startswith(_PREFIXES)
         or lower in words["devices"] | words["successes"] | _PORTS
     )
-    check(not taken, f"name must not be one of C, the C library, CUDA, CMake or a system's devices, got {name!r}")
+    check(not is_reserved, f"name must not be one of C, the C library, CUDA, CMake or a system's devices, got {name!r}")

@@ -13,9 +13,9 @@ PACK_THREADS = 256
 PACK_TILE = 64
 """Rows and columns that a CTA of the kernel that packs copies at a time."""
 PAD_THREADS = 256
-"""Threads of a CTA of the kernel that copies to padded buffers and back: a warp of them takes a row."""
+"""Threads of a CTA of the kernel that copies to padded buffers and back; each warp copies a row."""
 MOST_PAD_CTAS = 4096
-"""Most CTAs of that kernel for a matrix: where its rows ask for more, a CTA goes on to further rows."""
+"""Most CTAs of the kernel that pads for a matrix; where it has more rows, a CTA goes on to further ones."""
 TERM_THREADS = 128
 """Threads of a CTA of the kernel that splits operands into terms."""
 TERM_ROWS = 32
@@ -23,7 +23,7 @@ TERM_ROWS = 32
 TERM_HELD = 2048
 """Elements that a warp of the kernel that splits holds at a time."""
 MOST_LIMITED = 16
-"""CTAs of an SM up to which a launch spreads CTAs evenly over the SMs."""
+"""Most CTAs of an SM for which a launch spreads its CTAs evenly over the SMs."""
 SMEM_STEP = 128
 """Bytes in whose multiples an SM allocates shared memory."""
 
@@ -46,13 +46,13 @@ class LaunchConfig:
     """Shared memory that the kernel declares."""
 
     def limited(self, target: Target, ctas: int = 0) -> "LaunchConfig":
-        """This launch with so much shared memory that one of the target's SMs holds no more CTAs than it has to: with
-        PDL those that come up while another kernel ends would crowd on the first SMs that are free. `ctas` is the
-        number of those that have work at a time, 0 for all."""
+        """This launch with enough shared memory that an SM of the target holds no more CTAs than it has to. Without the
+        limit, CTAs that PDL brings up while another kernel ends would crowd on the first free SMs. `ctas` is the number
+        of CTAs that have work at a time, 0 for all."""
         arch, blocks = target.arch, -(-(ctas or math.prod(self.grid)) // target.sm_count)
         if "griddepcontrol" not in arch.instructions or blocks > MOST_LIMITED:
             return self
-        # As little as lets one block more not fit.
+        # The least shared memory with which one block more does not fit.
         smem = (arch.smem_per_sm_bytes // (blocks + 1) - arch.smem_reserved_bytes) // SMEM_STEP * SMEM_STEP + SMEM_STEP
         more = min(smem, arch.smem_per_block_bytes) - self.static_smem_bytes
         return replace(self, dynamic_smem_bytes=max(more, self.dynamic_smem_bytes))
@@ -75,7 +75,7 @@ class TensorBox:
     rows: int
     """Stored rows."""
     cols: int
-    """Elements of each."""
+    """Elements of each row."""
     swizzled: bool
     """Whether its rows, 128 bytes each, are swizzled on the way: piece i of 16 bytes of row r comes to place
     i ^ (r % 8), so that reads down its rows meet no bank twice."""
@@ -88,10 +88,10 @@ class KernelSource:
     Kernel arguments, in order: const Elem* matrix_a, int lda, const Elem* matrix_b, int ldb, Elem* matrix_c, int ldc,
     int m, int n, int k, Elem alpha, Elem beta; Elem* workspace and unsigned* counters where the config has them;
     unsigned stream_ctas, the CTAs that share the remainder, with stream-K; a tensor map of A and of B (CUtensorMap)
-    with TMA; const char* terms where operands are split; for a batch Batch, which `batch.Strides.argument` packs, as
-    the last argument of the preparation too. Elem is the type of the elements, in which leading dimensions are given
-    too. The workspace is aligned to 256 bytes; counters are zero before the first launch, and are left zero by each.
-    Both are used by one launch at a time.
+    with TMA; const char* terms where operands are split; for a batch the argument Batch, which
+    `batch.Strides.argument` packs and which is the last one of the preparation too. Elem is the type of the elements;
+    leading dimensions count elements. The workspace is aligned to 256 bytes; counters are zero before the first launch,
+    and each launch leaves them zero. One launch at a time uses both.
     """
 
     name: str
@@ -104,8 +104,8 @@ class KernelSource:
 
     pad    copies matrices to padded buffers and back. It has PAD_THREADS threads along x, and a CTA for each
            PAD_THREADS / 32 rows of a copy or fewer. Its arguments are const Elem* matrix, int ld, int rows, int cols,
-           Elem* copy, int ld, int rows, int cols of one matrix, then of another one, whose copy may be null: then all
-           CTAs work for the first, else every other.
+           Elem* copy, int ld, int rows, int cols of one matrix, then the same of another one, whose copy may be null.
+           With a null copy all CTAs work for the first matrix, else every other CTA does.
     pack   copies operands to aligned rows of k. A CTA has PACK_THREADS threads along x and copies PACK_TILE x PACK_TILE
            elements. Its arguments are const Elem* matrix, int ld, Elem* copy, int copy_ld for each operand that is
            copied, then int m, int n, int k.
@@ -117,7 +117,7 @@ class KernelSource:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the text, and of that of the preparation, in hexadecimal."""
+        """SHA-256 of the text followed by the text of the preparation, in hexadecimal."""
         text = self.code + (self.preparation.code if self.preparation else "")
         return hashlib.sha256(text.encode()).hexdigest()
 

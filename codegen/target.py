@@ -1,4 +1,4 @@
-"""The device that a kernel is for, as far as its design depends on it."""
+"""The device that a kernel is for: the facts on which a design depends."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from .arch import Arch
 class Target:
     """Facts of a device that say which kernels it can run and how fast they are.
 
-    Source: the driver's properties of the device, or NVIDIA's data sheets for a device that is not here.
+    Source: the driver's properties of the device, or NVIDIA's data sheets for a device that is not present.
     """
 
     arch: Arch

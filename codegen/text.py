@@ -32,8 +32,8 @@ def text_of(config: "Config") -> str:
 
 
 def values_of(text: str, joined: dict[str, tuple[str, ...]]) -> dict[str, Value]:
-    """Names and values of what is written after the family's name. `joined` are the parameters that text writes
-    together, by key; single names are known too. Raises ConfigError for the form alone."""
+    """Names and values in the text after the family's name. `joined` has, by key, the parameters that text writes
+    together; each may stand alone too. Raises ConfigError for a wrong form, but does not check names and values."""
     values: dict[str, Value] = {}
     for word in filter(None, (word.strip() for word in text.split(","))):
         key, equals, value = (part.strip() for part in word.partition("="))

@@ -2,9 +2,9 @@
 
 Only this file needs torch.
 
-Both ops have a kernel, a fake kernel for tracing and gradients in both modes. `matmul` has a rule for `torch.vmap` too,
-by which `grouped_matmul` is called for each place of the mapped dimension. The functions bypass torch's dispatcher
-unless their tensors are traced or transformed.
+Both ops have a kernel, a fake kernel for tracing and gradients in both modes. `matmul` has a rule for `torch.vmap` too;
+without one, torch calls `grouped_matmul` for each place of the mapped dimension. The functions bypass torch's
+dispatcher unless their tensors are traced or transformed.
 """
 
 import math
@@ -64,7 +64,7 @@ def matmul(
         vendor: auto or never, as for `tilewright.load`; it holds for the gradients too.
 
     Returns:
-        A new tensor, m x n or a stack of such matrices, row by row; a vector is no dimension of it.
+        A new tensor, m x n or a stack of such matrices, row by row; a vector gives it no dimension.
 
     Raises:
         ShapeError, ArgumentTypeError, DeviceMismatchError: a and b do not fit; while tracing, torch raises its own.
@@ -100,8 +100,8 @@ def grouped_matmul(
     Args:
         a: rows x k, or m x rows where b is a matrix; float32 or float64, in the processor's memory or on a GPU.
         b: groups x k x n, or rows x n; of the same dtype and in the same memory.
-        offsets: int32, the end of each group in rising order, in the same memory. Rows from the last one on count as
-            products of nothing.
+        offsets: int32, the end of each group in rising order, in the same memory. Rows from the last one on belong to
+            no group; such rows of the result are 0.
         alpha: factor of the products, a number or a 0-d array.
         accuracy: ieee, elementwise or normwise, as for `tilewright.load`; it holds for the gradients too.
 
@@ -135,7 +135,7 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
 
 
 def _is_plain(a: Any, b: Any, offsets: Any = None) -> bool:
-    """Whether these are tensors of the processor or CUDA whose products nothing but autograd may have to record."""
+    """Whether these are tensors on the processor or on CUDA whose products autograd alone may have to record."""
     return (
         type(a) in _TYPES
         and type(b) in _TYPES
@@ -148,7 +148,7 @@ def _is_plain(a: Any, b: Any, offsets: Any = None) -> bool:
 
 
 def _check_tensors(**tensors: Any) -> None:
-    """Raise ArgumentTypeError for what is no tensor, or is one from a call of `torch.vmap` that has ended."""
+    """Raise ArgumentTypeError for an argument that is no tensor, or that is one of a `torch.vmap` that has ended."""
     for name, each in tensors.items():
         proxy = _symbolic_trace._is_fx_tracing_flag
         text = f"{name} must be a torch.Tensor, got {type(each).__name__}: pass torch.as_tensor({name})"
@@ -190,8 +190,8 @@ def _fake(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee", vendor: st
     torch._check(a.dim() > 0 and b.dim() > 0, lambda: f"a and b must have a dimension at least: {shapes}")
     torch._check(a.shape[-1] == b.shape[-2:][0], lambda: f"inner dimensions differ: {shapes}")
     torch._check(a.dtype == b.dtype, lambda: f"a is {a.dtype} and b is {b.dtype}: cast one of them first")
-    wanted = torch.float32, torch.float64
-    torch._check(a.dtype in wanted, lambda: f"a and b must be float32 or float64, got {a.dtype}")
+    dtypes = torch.float32, torch.float64
+    torch._check(a.dtype in dtypes, lambda: f"a and b must be float32 or float64, got {a.dtype}")
     torch._check_with(ArgumentTypeError, a.device == b.device, lambda: f"a is on {a.device} and b is on {b.device}")
     try:
         stack = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -207,7 +207,7 @@ def _grouped_kernel(a: Any, b: Any, offsets: Any, alpha: float = 1.0, accuracy: 
 
 
 def _groups(a: Any, b: Any, offsets: Any, alpha: float, accuracy: str) -> Any:
-    """The grouped products below autograd, as `_product`."""
+    """The grouped products below autograd, as `_product` makes a product."""
     try:
         return _grouped_kernel(a, b, offsets, alpha, accuracy)
     except NotInMemoryError:
@@ -289,7 +289,7 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Groups(torch.autograd.Function):  # type: ignore[misc]
-    """Grouped products and their gradients, grouped products by the same offsets. It is called as `_Product`."""
+    """Grouped products and their gradients, grouped products with the same offsets. It is called as `_Product` is."""
 
     @staticmethod
     def forward(
@@ -333,9 +333,9 @@ def _gradient(like: Any, left: Any, right: Any, options: dict[str, Any]) -> Any:
     """
     if left.dim() == right.dim() == like.dim() == 2:
         return _as_it_lies(like, left, right, options)
-    most, rank = sorted((left.dim() - 2, right.dim() - 2))
+    shared, rank = sorted((left.dim() - 2, right.dim() - 2))
     own = [*[1] * rank, *like.shape[:-2]][::-1]  # the innermost first
-    folded = len([*takewhile(lambda extent: extent == 1, own[:most])])
+    folded = len([*takewhile(lambda extent: extent == 1, own[:shared])])
     if folded:
         copied = sum(each.shape[-1] for each in (left, right) if not _lies_evenly(each, folded))
         folded = folded if copied * left.shape[-2] <= left.shape[-1] * right.shape[-1] else 0

@@ -46,13 +46,13 @@ def writing(action: str, path: Path, lock: Path, poll_seconds: float = 0.05) -> 
         with file_lock(lock, LOCK_SECONDS, poll_seconds):
             yield
     except OSError as error:
-        held = "another process holds its lock; try again when it has ended"
-        reason = held if isinstance(error, Timeout) else error.strerror or error
+        locked = "another process holds its lock; try again when it has ended"
+        reason = locked if isinstance(error, Timeout) else error.strerror or error
         raise StoreError(f"cannot {action} {path}: {reason}") from error
 
 
 def _holder(path: Path) -> str:
-    """Text for the process that holds the lock of a file, from Linux."""
+    """Description of the process that holds the lock of a file, by what Linux lists."""
     with contextlib.suppress(OSError, ValueError):
         facts = os.stat(path)
         inode = f"{os.major(facts.st_dev):02x}:{os.minor(facts.st_dev):02x}:{facts.st_ino}"

@@ -65,8 +65,8 @@ def check_output(name: str, path: Path) -> None:
 
 
 def write_output(path: Path, data: bytes) -> None:
-    """Write `data` to a path of the user's: a file in one step, through links; to a device or an open file of this
-    process the data is appended. Raises OSError."""
+    """Write `data` to a path that the user chose. A file is replaced in one step, also behind links. To a device or an
+    open file of this process the data is appended. Raises OSError."""
     number = descriptor_of(path)
     if number == 1:
         sys.stdout.flush()
@@ -96,7 +96,7 @@ def spared(path: Path) -> Iterator[None]:
 
 
 def in_lines(numbers: Sequence[int]) -> str:
-    """The first of some line numbers as text: `line 7`, `lines 2, 5-9, 12 and later ones`."""
+    """Line numbers as text, at most the first five runs of them: `line 7`, `lines 2, 5-9, 12 and later ones`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -119,8 +119,8 @@ def descriptor_of(path: Path) -> int | None:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether a second text at a path follows the first in place of replacing it: a device, or an open file of this
-    process."""
+    """Whether a path is a device or an open file of this process, where a second text follows the first and does not
+    replace it."""
     return descriptor_of(path) is not None or _is_special(path)
 
 

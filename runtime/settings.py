@@ -51,7 +51,7 @@ def completed_line() -> tuple[str, str]:
 
 def compiler_environment(folder: str) -> dict[str, str]:
     """The environment of a compiler, whose temporary files go to `folder`: a full or missing /tmp then does no harm,
-    nor does an end by a time limit. Without a PATH it finds its assembler and linker as Python finds the compiler."""
+    nor does an end by a time limit. Without a PATH, the compiler finds its tools where Python finds the compiler."""
     return {"PATH": os.defpath, **os.environ, "TMPDIR": folder}
 
 

@@ -1,4 +1,4 @@
-"""Fixtures that every test gets: folders of its own, so that no test sees or touches the user's."""
+"""Fixtures of all tests. Each test has folders of its own, so that no test reads or changes those of the user."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from tilewright.runtime.product import kernel
 
 
 class _PlainRoot:
-    """The checkout is the package `tilewright`; pytest would import it under the name of its folder, if it can."""
+    """Collects the root as a plain folder. Pytest would import it as a package under the name of the folder."""
 
     def pytest_collect_directory(self, path: Path, parent: pytest.Collector) -> pytest.Collector | None:
         return pytest.Dir.from_parent(parent, path=path) if path == parent.config.rootpath else None
@@ -23,24 +23,24 @@ class _PlainRoot:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_PlainRoot())
-    for mark in ("leaks_references", "thread_unsafe", "valgrind_error"):  # NumPy's own tests, of which some run here
+    for mark in ("leaks_references", "thread_unsafe", "valgrind_error"):  # some of NumPy's own tests run here
         config.addinivalue_line("markers", f"{mark}: a mark of NumPy's tests")
-    # Hundreds of short processes load NumPy, whose BLAS would start threads in each and have them wait in a loop.
+    # Hundreds of short processes load NumPy, whose BLAS would start threads in each that wait in a loop.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts jobs in the background
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell ignores it for jobs in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as nohup does: processes of tests would inherit it
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup ignores it, which processes of tests would inherit
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Tests that need NVRTC are skipped where CuPy is missing, unless `-m` names them: then they fail."""
+    """Skip tests that need NVRTC where CuPy is missing. Where `-m` names them, they fail instead."""
     if item.get_closest_marker("nvrtc") and "nvrtc" not in item.config.option.markexpr:
         pytest.importorskip("cupy")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `-m fast`, modules that hold no such test are not imported."""
+    """With `-m fast`, do not import modules without fast tests."""
     if not _is_fast(config) or not collection_path.match("test_*.py"):
         return None
     text = collection_path.read_text()
@@ -53,12 +53,12 @@ def _is_fast(config: pytest.Config) -> bool:
 
 @pytest.fixture(autouse=True)
 def no_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test marked `fast` that starts a process, such as a compiler, fails. Launches and the ranker's trees have no
-    extension in C, which would be compiled."""
+    """Fail a test marked `fast` that starts a process, such as a compiler. Launches and the trees of the ranker do
+    without the extension in C, which would be compiled."""
     if request.node.get_closest_marker("fast"):
 
-        def refused(*given: object, **named: object) -> None:
-            pytest.fail("a test marked fast starts no process")  # past `except Exception`
+        def refused(*args: object, **kwargs: object) -> None:
+            pytest.fail("a test marked fast starts no process")  # `except Exception` does not catch this
 
         starts = (subprocess.Popen, "__init__"), (os, "fork"), (os, "posix_spawn"), (util, "spawnv_passfds")
         for owner, name in starts:
@@ -68,27 +68,27 @@ def no_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture(scope="session")
 def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache of compiled kernels for the whole run: what one test compiled, the next one finds."""
+    """Cache of compiled kernels that all tests of the run share."""
     return run_folder(tmp_path_factory) / "cache"
 
 
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the whole run: what is written there, its other processes find."""
+    """Folder that all processes of the run share."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for what tests of the whole run build once."""
+    """Folder for programs that one test builds for all tests of the run."""
     return run_folder(tmp_path_factory) / "shared"
 
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_headers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The compiler reads the headers of every kernel once; processes that tests start read it as ever.
+    """Precompile the headers of kernels, and let `prepare` use kernels that a test compiled together.
 
-    With `-m fast` no compiler is started. Kernels that a test has compiled together are found by `prepare`.
+    Processes that tests start read the headers themselves. With `-m fast` no compiler is started.
     """
     with pytest.MonkeyPatch.context() as patch:
         if _is_fast(request.config):
@@ -101,11 +101,11 @@ def quick_headers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path: Path, session_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """TILEWRIGHT_STORE is the test's own folder, TILEWRIGHT_CACHE the run's; TILEWRIGHT_VENDOR is never."""
+    """Set TILEWRIGHT_STORE to a folder of the test, TILEWRIGHT_CACHE to that of the run, TILEWRIGHT_VENDOR to never."""
     store = tmp_path / "store"
     monkeypatch.setenv("TILEWRIGHT_STORE", str(store))
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(session_cache))
-    monkeypatch.setenv("TILEWRIGHT_VENDOR", "never")  # products of the processor are by our kernels, not by NumPy
+    monkeypatch.setenv("TILEWRIGHT_VENDOR", "never")  # our kernels compute products on the processor, not NumPy
     yield store
     assert os.environ["TILEWRIGHT_STORE"] == str(store)
 

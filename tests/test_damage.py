@@ -1,4 +1,4 @@
-"""Files damaged at random, in 300 ways: no traceback, no hang, one line, and nothing else is lost."""
+"""Files are damaged in 300 random ways. Commands print a line and no traceback, never hang, and lose nothing else."""
 
 import contextlib
 import gzip
@@ -55,7 +55,7 @@ def cut(data: bytes, chance: random.Random) -> bytes:
 
 
 def swapped(data: bytes, chance: random.Random) -> bytes:
-    """Two pieces of it, or two lines, in each other's places; or one twice."""
+    """Swap two lines or other pieces, or copy one over the other."""
     pieces = data.split(b"\n") if chance.random() < 0.5 else re.split(rb"(?<=,)", data)
     one, other = chance.randrange(len(pieces)), chance.randrange(len(pieces))
     pieces[one], pieces[other] = pieces[other], pieces[one] if chance.random() < 0.7 else pieces[other]
@@ -63,16 +63,16 @@ def swapped(data: bytes, chance: random.Random) -> bytes:
 
 
 def retyped(data: bytes, chance: random.Random) -> bytes:
-    """One word or number, or two, of another type or size."""
+    """Replace one or two words or numbers by ones of another type or size."""
     for _ in range(chance.choice((1, 1, 2))):
-        found = chance.choice(list(_TOKEN.finditer(data)) or [re.match(b"", data)])
-        assert found is not None
-        data = data[: found.start()] + chance.choice(TOKENS) + data[found.end() :]
+        token = chance.choice(list(_TOKEN.finditer(data)) or [re.match(b"", data)])
+        assert token is not None
+        data = data[: token.start()] + chance.choice(TOKENS) + data[token.end() :]
     return data
 
 
 def packed(data: bytes, chance: random.Random) -> bytes:
-    """Gzipped, and perhaps damaged then."""
+    """Compress with gzip, and perhaps damage the result."""
     return chance.choice((flipped, cut, lambda data, chance: data))(gzip.compress(data), chance)
 
 
@@ -80,7 +80,7 @@ DAMAGES: tuple[Callable[[bytes, random.Random], bytes], ...] = (flipped, cut, sw
 
 
 class Damaged:
-    """Files of each kind, which one of them is damaged, and what a user does with it."""
+    """Files of each kind, and for each kind the commands and functions that use it once it is damaged."""
 
     def __init__(self, folder: Path, run: Run) -> None:
         self.folder, self.run = folder, run
@@ -120,7 +120,7 @@ class Damaged:
 
     def use_journal(self) -> None:
         opened = Journal(self.journal, "gemm")
-        assert all(config == parse(str(config)) for config in opened.entries)  # another one by a digit, perhaps
+        assert all(config == parse(str(config)) for config in opened.entries)  # damage may have changed a config
         assert len(opened.entries) <= len(CONFIGS)
         opened.add(CONFIGS[-1], Entry("ok", 1.5), datetime(2026, 1, 2))
         assert CONFIGS[-1] in Journal(self.journal, "gemm").entries
@@ -130,10 +130,10 @@ class Damaged:
         self.command(*replay, statuses=(0, 1, 2), named="")
 
     def use_space(self) -> None:
-        found = None
+        spaces = None
         with contextlib.suppress(ConfigError):
-            found = read_spaces(self.space.parent)
-        if found is None:
+            spaces = read_spaces(self.space.parent)
+        if spaces is None:
             with pytest.raises(ConfigError, match=re.escape(str(self.space))):
                 read_spaces(self.space.parent)
 
@@ -152,7 +152,7 @@ class Damaged:
         getattr(self, f"use_{kind}")()
         assert time.monotonic() - begin < LIMIT_S
         aside = list(path.parent.glob(f"{path.name}*.corrupt"))
-        assert all(each.read_bytes() == bad for each in aside)  # what was damaged is there to be looked at
+        assert all(each.read_bytes() == bad for each in aside)  # the damaged file is kept for the user to look at
         for each in aside:
             each.unlink()
         changed = [p for p, data in self.whole.items() if p != path and p.read_bytes() != data]
@@ -165,9 +165,9 @@ class Damaged:
     "seeds", [range(50), *(pytest.param(range(n, n + 50), marks=pytest.mark.slow) for n in range(50, 300, 50))],
     ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}",
 )  # fmt: skip
-def test_damage_costs_what_is_damaged_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str], seeds: range) -> None:
+def test_damage_affects_only_the_damaged_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], seeds: range) -> None:
     damaged = Damaged(tmp_path, caller(capsys))
-    with warnings.catch_warnings(record=True):  # the journal's; the command line prints its own
+    with warnings.catch_warnings(record=True):  # the journal warns; the command line prints notes
         warnings.simplefilter("always")
         for seed in seeds:
             try:
@@ -177,7 +177,7 @@ def test_damage_costs_what_is_damaged_alone(tmp_path: Path, capsys: pytest.Captu
                 raise
 
 
-def test_the_damages_are_such() -> None:
+def test_damages_change_files() -> None:
     data = json.dumps({"a": [1, 2.5, "x"], "b": None}, indent=1).encode()
     for damage in DAMAGES:
         assert sum(damage(data, random.Random(seed)) != data for seed in range(20)) >= 10

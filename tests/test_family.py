@@ -1,5 +1,5 @@
-"""A family is added by a module and a template: a copy of `tiled` under another name, tried from tuning to the library,
-without another line changed."""
+"""A family is added by a module and a template. A copy of `tiled` under another name is tuned, loaded and emitted
+without a change of other files."""
 
 import json
 import os
@@ -19,22 +19,22 @@ PROGRAM = """
 import json, sys, tilewright
 from pathlib import Path
 store, out = map(Path, sys.argv[1:])
-found = tilewright.tune(tilewright.Problem(40, 24, 56), device="host", trials=40, seconds=60, store=store,
-                        isolation=False, spaces=Path("spaces"), keep=2)
+result = tilewright.tune(tilewright.Problem(40, 24, 56), device="host", trials=40, seconds=60, store=store,
+                         isolation=False, spaces=Path("spaces"), keep=2)
 kernel = tilewright.load(40, 24, 56, device="host", store=store)
 import numpy as np
 a, b = np.random.default_rng(1).random((40, 56), np.float32), np.random.default_rng(2).random((56, 24), np.float32)
 error = float(abs(kernel(a, b) - a @ b).max())
 from tilewright.runtime.device.known import target_named
 files = tilewright.emit(tilewright.Served(kernel.problem, kernel.config, target_named("sm_80")), "squares").write(out)
-print(json.dumps({"best": str(found.best.config), "loaded": str(kernel.config), "origin": kernel.origin, "error": error,
-                  "files": [file.name for file in files]}))
+print(json.dumps({"best": str(result.best.config), "loaded": str(kernel.config), "origin": kernel.origin,
+                  "error": error, "files": [file.name for file in files]}))
 """
 
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package with a family more, in a folder of its own."""
+    """A folder with a copy of the package that has one more family."""
     home = tmp_path_factory.mktemp("package")
     package = home / "tilewright"
     package.mkdir()
@@ -69,18 +69,18 @@ def test_a_family_of_two_files_and_a_space_is_tuned_kept_loaded_and_emitted(pack
     space = 'family = "squared"\n[parameters]\ntile_width = [8, 16]\nunroll = [8]\n'
     (tmp_path / "spaces" / "mine.toml").write_text(space)
     (tmp_path / "program.py").write_text(PROGRAM)
-    told = json.loads(run(package, "program.py", "store", "out", folder=tmp_path).splitlines()[-1])
-    assert told["best"].startswith("squared:")
-    assert told["loaded"] == told["best"]
-    assert told["origin"] == "exact"
-    assert told["error"] < 1e-4
-    assert told["files"] == ["squares.cu", "squares.h"]
+    output = json.loads(run(package, "program.py", "store", "out", folder=tmp_path).splitlines()[-1])
+    assert output["best"].startswith("squared:")
+    assert output["loaded"] == output["best"]
+    assert output["origin"] == "exact"
+    assert output["error"] < 1e-4
+    assert output["files"] == ["squares.cu", "squares.h"]
     assert "gemm_squared_f32_nn" in (tmp_path / "out" / "squares.cu").read_text()
     shown = run(package, "-m", "tilewright", "show", "--store", "store", "--dtype", "float", folder=tmp_path)
     assert "squared:" in shown
 
 
-def test_it_is_searched_with_the_others_where_no_space_is_named(package: Path, tmp_path: Path) -> None:
+def test_the_family_is_searched_with_the_others_where_no_space_is_named(package: Path, tmp_path: Path) -> None:
     program = """
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.device.detect import choose
@@ -101,8 +101,8 @@ for configs in (listed, grown):
     assert "squared" in grown.split()
 
 
-def test_the_family_that_the_documents_add(tmp_path: Path) -> None:
-    """The package and the tests with the files of the page: the family's own tests pass, and a search finds it."""
+def test_the_family_of_the_documents_works(tmp_path: Path) -> None:
+    """With the files of the page added to package and tests, the family's own tests pass and a search finds it."""
     package = tmp_path / "tilewright"
     ignored = shutil.ignore_patterns("__pycache__", ".*", "docs", "golden", "results")
     shutil.copytree(ROOT, package, ignore=ignored)

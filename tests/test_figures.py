@@ -1,11 +1,12 @@
-"""Every figure of the pages below is the one that a committed result gives.
+"""Every figure of the pages below follows from a committed result.
 
-`readme`, `index` and `performance` write the sentences, table rows and lines of output that state results, with numbers
-computed from JSON files; each must stand in its page. Every other number of a page must stand, with its unit, in a page
-that the same sentence or table row links to, or belong to a phrase of PAGES, whose numbers nobody measured. So a new
+`readme`, `index` and `performance` compute numbers from JSON files, and yield the sentences, table rows and lines of
+output that state them. Each must stand in its page. Every other number of a page must stand, with its unit, in a page
+to which the same sentence or table row links, or belong to a phrase of PAGES, whose numbers nobody measured. So a new
 figure needs a line here, or a link to the page that says how it was measured.
 """
 
+import importlib
 import json
 import math
 import re
@@ -35,12 +36,12 @@ H100, H200 = "nvidia-h100-80gb-hbm3", "nvidia-h200"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[([^]]*)\]\(([^)#]*)[^)]*\)")
 NAME = re.compile(r"`[^`]*`|^\$ .*|\b[A-Za-z_]\w*\d[\w.]*|\b\d+(?:x\d+)+\b|\b\d+\^\d+")
-"""Code, commands, words that hold a digit, and shapes such as 64x64x65536 and 2047^3: their digits are no figures."""
+"""Code, commands, words with a digit, and shapes such as 64x64x65536 and 2047^3, whose digits are no figures."""
 QUANTITY = re.compile(r"\d(?:[\d,.:-]*\d)?(?: to \d(?:[\d,.:-]*\d)?)?(?:%| (?:us|clocks|MHz|TFLOP/s)\b)?")
 """A number or a range, with its unit."""
 
 Row = dict[str, Any]
-"""One shape of a bench, as its JSON file has it."""
+"""A shape of a bench, as in its JSON file."""
 
 
 @cache
@@ -197,10 +198,10 @@ def accuracy() -> Iterator[str]:
 
 
 def searched() -> Iterator[str]:
-    found = result("nvidia-h100-80gb-hbm3/searches")["rows"]
-    over = math.exp(math.fsum(math.log(row["after"]["us"] / row["before"]["us"]) for row in found) / len(found))
-    most, tried = (median(row[when]["variants"] for row in found) for when in ("before", "after"))
-    before_s, after_s = (median(row[when]["seconds"] for row in found) for when in ("before", "after"))
+    rows = result("nvidia-h100-80gb-hbm3/searches")["rows"]
+    over = math.exp(math.fsum(math.log(row["after"]["us"] / row["before"]["us"]) for row in rows) / len(rows))
+    most, tried = (median(row[when]["variants"] for row in rows) for when in ("before", "after"))
+    before_s, after_s = (median(row[when]["seconds"] for row in rows) for when in ("before", "after"))
     variants = f"{over:.3f} of the time of winners among {most:g} variants, with {tried:g} variants in the median"
     yield f"{variants} and in {after_s:.0f} s instead of {before_s:.0f}"
     searches = [row for row in result("search/search")["rows"] if row["method"] == "tilewright gp"]
@@ -248,7 +249,7 @@ def batches() -> Iterator[str]:
 
 
 def of_batches() -> str:
-    """The README's words on batches."""
+    """The sentence of the README on batches."""
     document = json.loads((RESULTS / "nvidia-h100-80gb-hbm3" / "batches.json").read_text())
     means = [document["summary"][f"square {dtype}"]["over cuBLAS, geometric mean"] for dtype in ("float", "double")]
     tiny = [row["cublas_us"] / row["our_us"] for row in document["rows"] if row["n"] == 3 and row["kind"] == "square"]
@@ -278,8 +279,8 @@ PAGES = {
     "docs/index.md": (index, []),
     "docs/performance.md": (performance, [*METHOD, "7 further rounds", "H100 of 80 GB", "two seconds a shape"]),
 }
-"""A page has a function that writes its results, and phrases whose numbers are no results: versions, sizes, the date of
-a statement, settings of the method."""
+"""For each page the function that yields its results, and phrases whose numbers are no results: versions, sizes, dates,
+settings of the method."""
 
 
 def plain(text: str) -> str:
@@ -297,7 +298,7 @@ def units(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_figure_is_that_of_a_result(name: str) -> None:
+def test_every_figure_follows_from_a_result(name: str) -> None:
     text, (results, settings), wrong = units((ROOT / name).read_text()), PAGES[name], []
     for sentence in map(plain, [*results(), *settings]):
         at = next((place for place, unit in enumerate(text) if sentence in unit), None)
@@ -313,10 +314,18 @@ def test_every_figure_is_that_of_a_result(name: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_costs_of_grades_are_those_of_results() -> None:
+def test_the_costs_of_grades_follow_from_results() -> None:
     """Most numbers of this page are formulas, so only its table is compared."""
     page = plain((ROOT / "docs" / "accuracy.md").read_text())
     assert [sentence for sentence in map(plain, accuracy()) if sentence not in page] == []
+
+
+def test_the_summary_of_batches_follows_from_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    document, script = bench("batches"), importlib.import_module("batches")
+    computed = script.summary_of(document["rows"])
+    for name, figures in document["summary"].items():
+        assert figures.items() <= computed[name].items()
 
 
 @pytest.mark.parametrize(
@@ -327,7 +336,7 @@ def test_means_and_pages_of_a_bench_follow_from_its_rows(path: Path) -> None:
     computed = json.loads(bench_json(run))
     assert {key: value for key, value in written.items() if key.startswith("geomean")}.items() <= computed.items()
     assert [row for row, again in zip(written["rows"], computed["rows"], strict=True) if row != again] == []
-    if not path.with_suffix(".md").exists():  # the page is written from its file on demand
+    if not path.with_suffix(".md").exists():  # a page without a committed file is written on demand
         shown = path.stem in ("float32", "float64") and path.parent.name == "nvidia-h100-80gb-hbm3"
         assert not shown, "the site shows this page"
         return

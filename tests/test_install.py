@@ -1,4 +1,4 @@
-"""An editable install as interpreters and type checkers see it, and the typed program that they pass."""
+"""An editable install, as interpreters and type checkers see it, and a typed program that uses the package."""
 
 import importlib.util
 import os
@@ -40,7 +40,7 @@ print(tilewright.__version__, tilewright.matmul.__name__)
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what the package is made of, in a folder with a space and a letter that is not in ASCII."""
+    """A copy of the files of the package, in a folder whose name has a space and a letter that is not in ASCII."""
     copy = tmp_path_factory.mktemp("install") / "a chéckout"
     for room in {file.parent.name for file in ROOT.glob("*/__init__.py")} | {"frameworks", *NEEDED}:
         if (ROOT / room).is_dir():
@@ -51,7 +51,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def install(checkout: Path, folder: Path) -> Path:
-    """The wheel of an editable install."""
+    """Build the wheel of an editable install, and return its path."""
     run("-c", HOOK, str(folder), cwd=checkout)
     (wheel,) = folder.glob("*.whl")
     return wheel
@@ -69,7 +69,7 @@ def test_an_editable_install_is_a_path_entry_to_links(checkout: Path, tmp_path: 
     with zipfile.ZipFile(install(checkout, tmp_path)) as archive:
         files = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
         (metadata,) = (archive.read(name) for name in archive.namelist() if name.endswith("/METADATA"))
-    ((name, entry),) = files.items()  # no finder, which a type checker does not run
+    ((name, entry),) = files.items()  # type checkers would not run an import hook
     path = Path(entry.decode().strip())
     assert (Path(name).suffix, path) == (".pth", checkout / ".package")
     package = path / "tilewright"
@@ -77,7 +77,7 @@ def test_an_editable_install_is_a_path_entry_to_links(checkout: Path, tmp_path: 
     assert not {"tests", "docs", "examples", "build", ".package"} & {each.name for each in package.iterdir()}
     assert all(each.is_symlink() and each.resolve().is_relative_to(checkout) for each in package.iterdir())
 
-    (checkout / "codegen" / "added.py").touch()  # seen without another install
+    (checkout / "codegen" / "added.py").touch()  # is imported without another install
     assert run("-c", PROGRAM, str(path), cwd=tmp_path) == f"{tilewright.__version__} matmul\n"
 
     links = re.findall(r"\]\(([^)]+)\)", str(message_from_bytes(metadata).get_payload()))
@@ -85,7 +85,7 @@ def test_an_editable_install_is_a_path_entry_to_links(checkout: Path, tmp_path: 
     assert [each for each in links if not each.startswith("https://")] == []
 
 
-def test_a_second_install_changes_only_what_changed(checkout: Path, tmp_path: Path) -> None:
+def test_a_second_install_changes_only_changed_links(checkout: Path, tmp_path: Path) -> None:
     install(checkout, tmp_path)
     package = checkout / ".package" / "tilewright"
     before = {each.name: each.lstat().st_ino for each in package.iterdir()}
@@ -97,7 +97,7 @@ def test_a_second_install_changes_only_what_changed(checkout: Path, tmp_path: Pa
     assert {each.name: each.lstat().st_ino for each in package.iterdir()} == before
 
 
-# ---- The typed program: it runs, and what type checkers refuse in it is refused as it runs ----------------------
+# ---- The typed program, whose mistakes are errors at run time too -----------------------------------------------
 
 
 TYPED_PROGRAM = Path(__file__).parent / "data" / "typed_program.py"
@@ -119,7 +119,7 @@ MISTAKES: list[Callable[[], Any]] = TYPED.mistakes(A, B)
 
 @pytest.fixture(autouse=True)
 def by_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products of the processor are NumPy's, so that nothing is compiled."""
+    """Let NumPy compute products on the processor, so that nothing is compiled."""
     monkeypatch.setenv("TILEWRIGHT_VENDOR", "auto")
     tilewright.clear()
 
@@ -133,7 +133,7 @@ def test_the_typed_program_runs(tmp_path: Path) -> None:
 
 @pytest.mark.fast
 @pytest.mark.parametrize("number", range(len(MISTAKES)))
-def test_what_type_checkers_refuse_is_an_error(number: int) -> None:
+def test_mistakes_that_type_checkers_report_are_errors(number: int) -> None:
     with pytest.raises((TilewrightError, TypeError, AttributeError)):
         MISTAKES[number]()
 
@@ -144,7 +144,7 @@ def test_functions_can_be_sent_to_another_process() -> None:
 
 
 @pytest.mark.fast
-def test_all_that_the_package_offers_is_listed() -> None:
+def test_all_public_names_are_listed() -> None:
     offered = set(tilewright.__all__)
     assert "DType" in offered
     assert offered <= set(dir(tilewright))

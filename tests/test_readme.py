@@ -1,4 +1,4 @@
-"""The documents tell a reader what to do: it works, generated pages are current, and every reader sees the figures."""
+"""Commands, links, code and outputs in the documents work, generated pages are current, and figures have words."""
 
 import gzip
 import json
@@ -22,6 +22,9 @@ ROOT = Path(tilewright.__file__).resolve().parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(each for top in ("docs", "examples") for each in (ROOT / top).rglob("*.md"))])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$|((?:^    \S[^\n]*\n)+)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+PATH = re.compile(
+    r"`((?:benchmarks|cli|codegen|configs|docs|examples|frameworks|runtime|templates|tests|tuner)/[\w./-]+)`"
+)
 HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 
 FIRST = "pip install -e . && tune --shape 1024x768x512"
@@ -29,9 +32,9 @@ TESTS = "pip install -e '.[test]' && pytest -n auto"
 
 
 def blocks(path: Path, language: str | None = None) -> list[str]:
-    """Fenced and indented blocks of a document, or those in one language."""
-    found = [(match[1], match[2] or match[3]) for match in FENCE.finditer(path.read_text())]
-    return [text for marked, text in found if language in (None, marked)]
+    """Fenced and indented blocks of a document: all, or those in one language."""
+    pairs = [(match[1], match[2] or match[3]) for match in FENCE.finditer(path.read_text())]
+    return [text for marked, text in pairs if language in (None, marked)]
 
 
 def shell_lines(path: Path) -> list[str]:
@@ -68,7 +71,7 @@ def test_continuous_integration_takes_its_command_from_the_readme() -> None:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name)
-def test_commands_in_the_documents_are_ones_the_command_line_takes(path: Path) -> None:
+def test_commands_in_the_documents_are_valid(path: Path) -> None:
     for line in shell_lines(path):
         words = shlex.split(line, comments=True)
         if not words or words[0] not in ("tune", "tilewright"):
@@ -76,7 +79,14 @@ def test_commands_in_the_documents_are_ones_the_command_line_takes(path: Path) -
         arguments = words[1:] if words[0] == "tilewright" else words
         command = cli.commands.commands[arguments[0]]
         with click.Context(cli.commands) as parent:
-            command.make_context(arguments[0], arguments[1:], parent)  # raises for what it does not know
+            command.make_context(arguments[0], arguments[1:], parent)  # raises for an unknown option
+
+
+@pytest.mark.parametrize("path", [each for each in DOCUMENTS if each.name != "adding-a-family.md"], ids=name)
+def test_files_of_the_project_exist(path: Path) -> None:
+    """A path of the project in a page leads to a file or folder."""
+    paths = PATH.findall(path.read_text())
+    assert [each for each in paths if not (ROOT / each).exists()] == []
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name)
@@ -109,7 +119,7 @@ def test_links_lead_somewhere(path: Path) -> None:
         ),
     ],
 )
-def test_outputs_in_the_documents_are_those_of_today(path: str, begin: str, command: str, tmp_path: Path) -> None:
+def test_outputs_in_the_documents_are_current(path: str, begin: str, command: str, tmp_path: Path) -> None:
     (block,) = (each for each in blocks(ROOT / path, "text") if begin in each)
     assert command in (ROOT / path).read_text()
     lines = block[block.index(begin) :].removesuffix("...\n").splitlines()
@@ -134,11 +144,11 @@ def test_outputs_in_the_documents_are_those_of_today(path: str, begin: str, comm
         ("docs/reference/python.md", "inner dimensions"),
     ],
 )
-def test_lines_that_python_prints_in_the_documents_are_those_of_today(path: str, begin: str, tmp_path: Path) -> None:
-    found = [(match[1], match[2] or match[3]) for match in FENCE.finditer((ROOT / path).read_text())]
+def test_output_of_python_in_the_documents_is_current(path: str, begin: str, tmp_path: Path) -> None:
+    fenced = [(match[1], match[2] or match[3]) for match in FENCE.finditer((ROOT / path).read_text())]
     ((code, shown),) = (
         (before, text)
-        for (language, before), (_, text) in pairwise(found)
+        for (language, before), (_, text) in pairwise(fenced)
         if language == "python" and text.startswith(begin)
     )
     command = [sys.executable, "-c", code]
@@ -147,8 +157,8 @@ def test_lines_that_python_prints_in_the_documents_are_those_of_today(path: str,
 
 
 def test_the_first_steps_print_what_the_page_shows(tmp_path: Path) -> None:
-    """Times and names of processors differ, and so do winners; the lines around them are the same. A long name of a
-    processor may break a line in two."""
+    """Times, winners and names of processors differ, but not the lines around them. A long name of a processor may
+    break a line in two."""
     page = ROOT / "docs" / "five-minutes.md"
     assert {"tilewright devices", "tune --shape 64x48x32 --effort quick", "tilewright show"} <= {*shell_lines(page)}
     shown = [line for block in blocks(page, "text") for line in block.splitlines()]
@@ -169,11 +179,11 @@ def test_the_first_steps_print_what_the_page_shows(tmp_path: Path) -> None:
         line = re.sub(r"host(?: [^:]*|-\S*)(?=[:,])", "HOST", line)
         return re.sub(r"\d[\d,.]*", "#", line).partition("; best:")[0]
 
-    begun = ("device  arch", "on the processor", "64x48x32 float nn on", "1/", "timing the best", "host-", "shipped")
-    for begin in begun:
-        (there,) = (form(line) for line in shown if line.startswith(begin))
+    starts = ("device  arch", "on the processor", "64x48x32 float nn on", "1/", "timing the best", "host-", "shipped")
+    for begin in starts:
+        (expected,) = (form(line) for line in shown if line.startswith(begin))
         broken = (f"{one} {other.lstrip()}" for one, other in pairwise(printed))
-        assert there in {form(line) for line in (*printed, *broken)}, printed
+        assert expected in {form(line) for line in (*printed, *broken)}, printed
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name)
@@ -205,7 +215,7 @@ RECORDINGS = {
     "variant at 16x4096x4096": "float-16x4096x4096",
     "variant in double": "double-1024x768x512",
 }
-"""Which recording a table of docs/classic-kernels.md has its times from, by the head of its first column."""
+"""Names of the recordings with the times of the tables in docs/classic-kernels.md, by the head of the first column."""
 
 
 def test_times_of_the_classic_kernels_are_the_recorded_ones() -> None:
@@ -250,7 +260,7 @@ def test_generated_pages_are_current(name: str) -> None:
 
 
 @pytest.mark.fast
-def test_every_figure_stands_in_a_page_with_words_for_who_cannot_see_it() -> None:
+def test_every_figure_stands_in_a_page_with_words_for_readers_who_cannot_see_it() -> None:
     shown = {}
     for page in PAGES:
         for words, target in IMAGE.findall(page.read_text()):
@@ -268,5 +278,6 @@ def test_figures_follow_light_and_dark_and_fetch_nothing(path: Path) -> None:
     assert root.find("{http://www.w3.org/2000/svg}title") is not None
     assert "prefers-color-scheme: dark" in text
     assert re.findall(r"https?://(?!www\.w3\.org/2000/svg)|@import|@font-face|url\((?!#)", text) == []
-    assert set(re.findall(r'(?:fill|stroke)="([^"]+)"', text)) <= {"none", "currentColor"}  # the rest is in one style
+    colours = set(re.findall(r'(?:fill|stroke)="([^"]+)"', text))
+    assert colours <= {"none", "currentColor"}  # a style sheet has the others
     assert len(text) < 12_000

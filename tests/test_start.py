@@ -1,4 +1,4 @@
-"""Modules and files that a new process imports and reads before its first product."""
+"""The modules that a new process imports, and the files that it reads, before its first product."""
 
 import json
 import subprocess
@@ -31,7 +31,7 @@ def note(step):
     }}
 
 builtins.__import__ = noted
-sys.addaudithook(lambda event, given: opened.append(str(given[0])) if event == "open" else None)
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
 
 import tilewright
 note("import tilewright")
@@ -47,8 +47,8 @@ Store(Path(sys.argv[1])).lookup(KNOWN["nvidia-h200"], Problem(1000, 999, 77), lo
 note("first look-up")
 print(json.dumps(steps))
 """
-"""Prints what was imported and read by the end of each step: the package's modules, the libraries that they import by
-name, and how often files of the package that hold no Python code were opened, by folder."""
+"""A program that prints, for the end of each step, the imported modules of the package and libraries, and by folder how
+often files of the package without Python code were opened."""
 LIBRARIES = ["filelock", "jinja2", "numpy", "platformdirs"]
 READ = {"configs/tuned": 3, "configs/ranker": 1, "runtime/device/calls": 4}
 STEPS = {
@@ -60,7 +60,7 @@ STEPS = {
 
 
 def test_first_use_imports_no_optuna(tmp_path: Path) -> None:
-    """It takes half a second, of some seconds."""
+    """Importing optuna takes half a second, and the first use some seconds."""
     program = (
         "import sys, tilewright.tuner.first_use; print('optuna' in sys.modules, 'tilewright.tuner.run' in sys.modules)"
     )

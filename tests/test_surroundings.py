@@ -1,6 +1,6 @@
 """Surroundings in which a process starts: users, locales, compilers, folders and options of Python.
 
-Each row is one process. It works, or it ends with one line that says what is wrong and what to do.
+Each row is one process, which works, or ends with one line that says what is wrong and what to do.
 """
 
 import os
@@ -17,7 +17,7 @@ import tilewright
 
 PACKAGE = Path(tilewright.__path__[0])
 UID = 54321
-"""Number of a user whom no system has."""
+"""Number of a user that no system has."""
 LATIN = os.fsdecode(b"d\xe9p")
 """Name of a folder that is not UTF-8, as Python spells it."""
 ACCENT = "d\u00e9p \u2713"
@@ -49,7 +49,7 @@ def getpwuid(uid):
 
 pwd.getpwuid = getpwuid
 """
-"""Makes a user without an entry in the user database; such a real one often cannot start this Python."""
+"""A module that hides the user's entry in the user database. A real user without one often cannot start this Python."""
 
 TUNE = ("tune", "--shape", "8", "--config", "naive:8x32", "--device", "host", "--seconds", "20")
 ALONE = (*TUNE, "--no-isolation")
@@ -68,7 +68,7 @@ def nothing(here: Path) -> None:
 
 
 def nameless(here: Path) -> None:
-    """Start every Python as a user without an entry."""
+    """Let every Python start as a user without an entry in the user database."""
     (here / "site").mkdir()
     (here / "site/sitecustomize.py").write_text(NAMELESS)
 
@@ -99,34 +99,34 @@ def tools(*names: str, needs: str = "") -> Callable[[Path], None]:
 
 
 def package(here: Path) -> None:
-    """Make a folder that is not UTF-8 with the package in it."""
+    """Make a folder whose name is not UTF-8, with the package in it."""
     (here / LATIN).mkdir()
     (here / LATIN / "tilewright").symlink_to(PACKAGE)
 
 
 @dataclass(frozen=True)
 class Surrounding:
-    """How a process is started, and what comes of it. `{here}` stands for the test's folder everywhere."""
+    """How a process is started, and how it ends. In all texts `{here}` stands for the folder of the test."""
 
     name: str
     action: str | tuple[str, ...] = PRODUCT
-    """A program, or the arguments of `tilewright`."""
+    """Text of a program, or arguments of `tilewright`."""
     variables: Mapping[str, str | None] = field(default_factory=dict)
-    """Environment variables that differ, None for one that is not set."""
+    """Environment variables that are set, or removed where the value is None."""
     prepare: Callable[[Path], None] = nothing
-    """Called with the test's folder first."""
+    """Function that is called first, with the folder of the test."""
     says: str = r"^4\.0$"
-    """Regular expression for a part of what is printed."""
+    """Regular expression for a part of the output."""
     status: int = 0
-    """Exit status; where it is not 0, one line is printed."""
+    """Exit status. Where it is not 0, the output is one line."""
     python: tuple[str, ...] = ()
     """Options of Python."""
     before: tuple[str, ...] = ()
     """Command that starts the process."""
     current: str = "."
-    """Current folder, from the test's folder on."""
+    """Current folder, relative to the folder of the test."""
     made: frozenset[str] = frozenset()
-    """Names that appear in the current folder."""
+    """Names of files and folders that the process creates in the current folder."""
 
 
 SURROUNDINGS = (
@@ -191,7 +191,7 @@ SURROUNDINGS = (
 
 
 @pytest.mark.parametrize("row", SURROUNDINGS, ids=lambda row: row.name)
-def test_it_works_or_says_why_not(row: Surrounding, tmp_path: Path, session_cache: Path) -> None:
+def test_a_process_works_or_says_why_not(row: Surrounding, tmp_path: Path, session_cache: Path) -> None:
     here, current = tmp_path / "here", tmp_path / "here" / row.current
     here.mkdir()
     row.prepare(here)
@@ -214,11 +214,11 @@ def test_it_works_or_says_why_not(row: Surrounding, tmp_path: Path, session_cach
 
     if "setpriv" in row.before and (os.geteuid() or ran("import tilewright.runtime.product.matmul").returncode):
         pytest.skip("root alone can start a process as another user, who must be able to read this Python")
-    there = set(os.listdir(current))
+    before = set(os.listdir(current))
     done = ran(program)
     printed = (done.stderr + done.stdout).decode(errors="backslashreplace")
     assert done.returncode == row.status, printed
     assert re.search(row.says, printed, re.MULTILINE), printed
     assert "Traceback" not in printed
     assert row.status == 0 or printed.count("\n") == 1, printed
-    assert set(os.listdir(current)) - there == row.made
+    assert set(os.listdir(current)) - before == row.made

@@ -1,10 +1,10 @@
-"""The weight of the checkout, held to a budget (support/weight.py)."""
+"""The weight of the checkout stays within a budget (support/weight.py)."""
 
 import pytest
 from weight import ROOT, code_lines, megabytes, tracked
 
 MEGABYTES, FILES = 10.0, 600
-"""Budget of what git tracks. A change that makes the checkout lighter lowers it."""
+"""Budget of the files that git tracks. A change that makes the checkout lighter lowers it."""
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="nothing is tracked outside a git checkout")

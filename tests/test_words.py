@@ -1,6 +1,6 @@
 """Sentences of docstrings, comments, help, templates and pages begin with words that stand alone.
 
-A reader meets a sentence without the one before it: in a tooltip, in a search, in a screen of help. So no sentence
+A reader meets a sentence without the sentence before it: in a tooltip, in a search, in a screen of help. So no sentence
 begins with a word that needs a noun from elsewhere.
 """
 
@@ -30,26 +30,26 @@ BEGINNINGS = (
 )
 """Patterns that no sentence begins with. A question may begin with "What"."""
 EXCEPTIONS: tuple[str, ...] = ()
-"""Beginnings of sentences that are let through, at most ten."""
+"""Beginnings of sentences that are allowed all the same, at most ten."""
 ROOMS = {*PRODUCT, "benchmarks", "docs", "examples", "tests"}
 OFFENDING = re.compile("|".join(BEGINNINGS))
 SENTENCE = re.compile(r"(?<=[.!?:]) +(?=[A-Z])")
 WRITTEN = ("tests/golden/", "examples/cpp/my_gemm/", "docs/reference/commands.md", "docs/reference/parameters.md")
-"""Files that the code writes: the code is looked at."""
+"""Beginnings of paths of generated files. The code that writes them is checked instead."""
 
 Text = tuple[int, str]
-"""Line of a file, and prose that begins there."""
+"""A line of a file, and the prose that begins there."""
 
 
 def files(*suffixes: str) -> list[Path]:
-    """Files of the checkout with these suffixes, but for what the code writes."""
+    """Files of the checkout with these suffixes, without generated ones."""
     inside = [path for room in ROOMS for path in (ROOT / room).rglob("*.*")]
     paths = [path for path in (*ROOT.glob("*.*"), *inside) if path.suffix in suffixes and path.is_file()]
     return sorted(path for path in paths if not path.relative_to(ROOT).as_posix().startswith(WRITTEN))
 
 
 def docstrings(text: str) -> Iterator[Text]:
-    """Strings that are statements: docstrings, and what is said of a constant or a field below it."""
+    """Strings that are statements: docstrings, and descriptions below constants and fields."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             for paragraph in re.split(r"\n\s*\n", node.value.value):
@@ -57,7 +57,7 @@ def docstrings(text: str) -> Iterator[Text]:
 
 
 def comments(text: str) -> Iterator[Text]:
-    """Comments; those of neighbouring lines are one."""
+    """Comments, of which neighbouring lines count as one."""
     blocks: list[tuple[int, int, str]] = []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
@@ -102,7 +102,7 @@ def page_prose(text: str) -> Iterator[Text]:
 
 
 def sentences(text: str) -> list[str]:
-    plain = re.sub(r"^\s*\*\*[^*]+[.:]\*\*", "", text)  # a heading that stands in its paragraph
+    plain = re.sub(r"^\s*\*\*[^*]+[.:]\*\*", "", text)  # a heading at the begin of a paragraph
     plain = " ".join(plain.replace("**", "").split())
     return [each for each in SENTENCE.split(plain) if OFFENDING.match(each) and not each.startswith(EXCEPTIONS)]
 
@@ -154,5 +154,5 @@ def test_the_list_of_exceptions_stays_short() -> None:
         ("Offsets of a tile. Whatever it is.", 0),
     ],
 )
-def test_the_patterns_find_what_they_should(text: str, count: int) -> None:
+def test_the_patterns_match_incomplete_sentences(text: str, count: int) -> None:
     assert len(sentences(text)) == count

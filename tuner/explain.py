@@ -1,4 +1,4 @@
-"""Reasons for what a look-up gives for a problem on a device, and what else could run. No device is opened."""
+"""Explanation of a look-up: the reason for its config, and the other configs that could run. No device is opened."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -62,8 +62,8 @@ def explain(problem: Problem, info: DeviceInfo, shelf: Store, spaces: Path | Non
     StoreVersionError."""
     records = tuple(shelf.records())
     lookup = shelf.lookup(info, problem, look_up)
-    like = (each for each in records if each.device == info.key and _serves(each.problem, problem))
-    near = sorted(((record, distance(record.problem, problem, info)) for record in like), key=lambda pair: pair[1])
+    alike = (each for each in records if each.device == info.key and _serves(each.problem, problem))
+    near = sorted(((record, distance(record.problem, problem, info)) for record in alike), key=lambda pair: pair[1])
     ranked = shortlist(problem, info, records, ENTRIES)
     likely, choices = [choice.config for choice in ranked], read_spaces(spaces)
     allowed = candidates(Forecast(problem, info), choices, likely, likely if spaces is None else ()).configs

@@ -38,10 +38,10 @@ class DuelTerms:
     tries: int = 0
     """Number of trials, each as long as the median one, whose time is reserved for the duel."""
     near: float = 0.02
-    """Share of the fastest time: variants that are slower than the fastest by at most this share join, at most `keep`
-    less one of them. A search times a variant of a few microseconds no more exactly."""
+    """Share of the fastest time: `keep` - 1 further variants at most join where they are slower by at most this share.
+    A search times a variant of a few microseconds no more exactly."""
     compared: tuple[Config, ...] = (NAIVE,)
-    """Configs that are timed beside those that may win."""
+    """Configs that are timed beside the finalists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,14 @@ class Plan:
     """Number of the fastest variants that meet in the duel, whatever their times."""
     stored: tuple[Config, ...]
     """Configs that the store has for the problem, the user's own record first. All take part in the duel: a record is
-    replaced only by what is faster there."""
+    replaced only by a config that is faster there."""
     first: tuple[Config, ...]
     """Configs that are tried first and waited for, lest tuning makes a product slower: the stored ones and, unless
     listed variants lack it, the one that the library would run now."""
     own: Config | None = None
     """Config of the user's own record of the problem, whether it can run or not."""
     listed: frozenset[Config] | None = None
-    """Variants of which the search consists; None where it grows."""
+    """Variants among which the search chooses; None where neighbours join them as it goes on."""
     pruned: tuple[tuple[str, int], ...] = ()
     """Number of listed variants that were rejected before compiling, by reason."""
     stop_over: float = 1.3
@@ -88,8 +88,8 @@ def planned(
     seed: int,
     keep: int,
 ) -> Plan:
-    """The plan of a search or, where `configs` are named, of a comparison: of these, the stored configs and what the
-    library would run now, each timed to its end. Raises ConfigError, ShapeError and StoreError."""
+    """The plan of a search or, where `configs` are named, of their comparison with the stored configs and with the one
+    that the library would run now, each timed to its end. Raises ConfigError, ShapeError and StoreError."""
     mine, shipped = shelf.both()
     records = (*mine, *shipped)
     own = next((each.config for each in mine if (each.device, each.problem) == (info.key, problem)), None)
@@ -110,15 +110,15 @@ def planned(
         local = AskAhead(local_search(forecast, varied(likely), seed), journal, journal.entries)
         return Plan(local, sampler, journal.entries, keep, stored, first, own)
     listed = candidates(forecast, read_spaces(spaces), likely, likely if spaces is None else ())
-    every = frozenset(listed.configs)
-    earlier = {config: entry for config, entry in journal.entries.items() if config in every}
+    allowed = frozenset(listed.configs)
+    earlier = {config: entry for config, entry in journal.entries.items() if config in allowed}
     sampled = make_search(sampler, listed.space, seed, listed.configs)
-    inside = [config for config in likely if config in every]
+    inside = [config for config in likely if config in allowed]
     if info.arch.is_host or not inside:  # the processor's shortlist is short: a config of each family
         inside += forecast.ordered(listed.configs)
     sampled.seed(varied(inside)[:GUESSES])
-    first = tuple(config for config in first if config in every or config in stored)
-    return Plan(AskAhead(sampled, journal, earlier), sampler, earlier, keep, stored, first, own, every, listed.pruned)
+    first = tuple(config for config in first if config in allowed or config in stored)
+    return Plan(AskAhead(sampled, journal, earlier), sampler, earlier, keep, stored, first, own, allowed, listed.pruned)
 
 
 def check_work(problem: Problem, verb: str, info: DeviceInfo) -> None:

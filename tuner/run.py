@@ -29,7 +29,7 @@ Evaluator = Isolated | InProcess
 
 @dataclass(slots=True)
 class Run:
-    """State of a run: the outcomes so far, and what the search cost."""
+    """State of a run: the outcomes so far, and the cost of the search."""
 
     plan: Plan
     budget: Budget
@@ -57,7 +57,7 @@ class Run:
         return len(self.plan.earlier)
 
     def explore(self, evaluator: Evaluator, deadline: float, patience: float, interrupted: Sequence[int] = ()) -> str:
-        """Try what the search chooses until a limit, and return what ended it. The run waits for the plan's `first`
+        """Try the search's configs until a limit, and return the cause of the end. The run waits for the plan's `first`
         variants at most `patience` seconds beyond the deadline; a number among `interrupted` asks for the end."""
         plan, begun = self.plan, set[Config]()
         for config in plan.first:
@@ -188,8 +188,8 @@ class Run:
         return duel
 
     def _finalists(self, left_s: float) -> tuple[list[Config], int]:
-        """Contenders of a duel, and its rounds. Where these would take longer than `left_s` seconds there are fewer
-        searched ones, but at least the fastest; all of the plan's `first` take part in any case."""
+        """Contenders of a duel, and its rounds. Where the duel would take longer than `left_s` seconds, fewer searched
+        configs take part, but at least the fastest. All of the plan's `first` take part in any case."""
         # Each contender is checked twice, launched once to size its batch, then timed. The naive default, the
         # vendor's library and one contender a second time are added, and assumed to be as slow as the best.
         worked, keep = self.worked, self.plan.keep

@@ -7,7 +7,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of a run, of which the first that is reached ends it."""
+    """Limits of a run, which ends at the first one that it reaches."""
 
     trials: int
     """Largest number of variants tried, resumed ones included."""

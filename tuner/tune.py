@@ -58,10 +58,10 @@ def tune(
 ) -> Result:
     """Find the fastest right variant for a shape on a device, and keep it in the store: `tune("1024x768x512")`.
 
-    A final duel times the fastest variants beside what the store has for the problem, the user's own and what ships: a
-    record is replaced only by what is faster there, or with `replace`. A run goes on from the trials of earlier runs of
-    the same problem, device and versions. In the main thread SIGINT and SIGTERM end the search and leave the duel and
-    the store to finish.
+    A final duel times the fastest variants beside the stored configs of the problem, the user's own and shipped ones: a
+    record is replaced only by a config that is faster there, or with `replace`. A run goes on from the trials of
+    earlier runs of the same problem, device and versions. In the main thread SIGINT and SIGTERM end the search and
+    leave the duel and the store to finish.
 
     Args:
         problem: "1024x768x512" (M x N x K), "1024" for a cube, (m, n, k), or a Problem, which has its own dtype,
@@ -73,25 +73,25 @@ def tune(
         accuracy: ieee, or for float elementwise or normwise; None for ieee.
         batch: products of the shape in one call, whose matrices follow each other; None for one.
         device: auto (the first GPU, else the processor), cuda, cuda:N or host.
-        effort: quick, normal or full: at most 64, 320 or 100,000 trials and 20, 45 or 900 s; the search ends before
-            where its next 40 variants are expected to save less than 1%, 0.3% or 0.03%, full after 400 trials.
+        effort: quick, normal or full: at most 64, 320 or 100,000 trials and 20, 45 or 900 s; the search ends early
+            where its next 40 variants are expected to save less than 1%, 0.3% or 0.03%, full only after 400 trials.
         trials: variants tried at most, in place of the effort's.
         seconds: most seconds of wall time, the duel included, in place of the effort's. The run waits as long again for
-            what the library would run now, where it was not tried by then.
+            the config that the library would run now, where it was not tried by then.
         store: folder of records; None for the user's own.
         sampler: local, gp, tpe, random, exhaustive, or optuna:NAME for a class of `optuna.samplers`; None for local,
-            or with `spaces` for gp. All but local choose among listed variants, and none of these says what is still
-            to be gained.
-        isolation: whether variants run in a process of their own, so that a crash costs only that.
+            or with `spaces` for gp. All but local choose among listed variants, and none of these estimates what is
+            still to be gained.
+        isolation: whether variants run in a process of their own, so that a crash ends only that process.
         spaces: folder of *.toml files with the values to combine; None for those of the package.
-        keep: number of contenders in the final duel; as many less one join that are within 2% of the fastest.
-        seed: seed of the sampler's random generator; what the sampler suggests depends on times too.
-        configs: variants to try in place of a search, beside what the library would run now; the winner is kept if it
-            is one of them.
+        keep: number of contenders in the final duel; up to keep - 1 more join that are within 2% of the fastest.
+        seed: seed of the sampler's random generator; its suggestions depend on measured times too.
+        configs: variants to try in place of a search, beside the config that the library would run now; the winner is
+            kept if it is one of them.
         record: file for every trial, resumed ones included, as a Kernel Tuner cache file; a T4 JSON file is written
             beside it. Where writing them fails in the end, there is an OutputWarning.
         progress: listener that the run calls as it goes on.
-        replace: keep the fastest of what is searched or of `configs` even where what is stored is faster.
+        replace: keep the fastest searched config, or the fastest of `configs`, even where a stored one is faster.
 
     Raises:
         ArgumentTypeError, ShapeError, ConfigError: bad input.
@@ -176,7 +176,7 @@ def tune(
 
 
 def _keep(shelf: Store, best: Record, beaten: Collection[Config], replace: bool) -> bool:
-    """Whether the store takes the winner: a record that was not in the duel is replaced only by a lower time."""
+    """Store the winner unless a record that was not in the duel is faster, and return whether it is stored."""
     try:
         return shelf.keep(best, beaten=beaten, replace=replace)
     except StoreError as error:  # the text is all that is left of the winner

@@ -1,5 +1,7 @@
-"""Float products of terms as one fused Triton kernel with plain loads: the floor of what a kernel written for the
-purpose has to be faster than. Needs torch and Triton. Sizes are multiples of 128; operands are split beforehand."""
+"""Float products of split terms as one fused Triton kernel with plain loads, which any special kernel has to beat.
+
+Needs torch and Triton. Sizes are multiples of 128, and operands are split beforehand.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +11,7 @@ import triton
 import triton.language as tl
 
 SCHEMES = {"normwise": (torch.float16, 2, 64, 3), "elementwise": (torch.bfloat16, 3, 32, 4)}
-"""By accuracy: type and number of terms, steps of k of a tile, which is the promotion interval too, and stages."""
+"""By accuracy: type and number of terms, k of a tile, which is also the promotion interval, and stages."""
 TILE, WARPS, GROUP = 128, 8, 8
 
 
@@ -18,11 +20,11 @@ def product(
     a_ptr, b_ptr, c_ptr, row_scales, col_scales, m, n, k,
     TERMS: tl.constexpr, TILE: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """C of float from terms of A, TERMS x m x k, and of B, TERMS x k x n; tiles go down before they go right."""
+    """C in float from terms of A, TERMS x m x k, and of B, TERMS x k x n. Tiles go down GROUP rows, then right."""
     tiles_m, tiles_n, tile = m // TILE, n // TILE, tl.program_id(0)
-    first = tile // (GROUP * tiles_n) * GROUP
-    height = min(tiles_m - first, GROUP)
-    rows = (first + tile % (GROUP * tiles_n) % height) * TILE + tl.arange(0, TILE)
+    first_tile = tile // (GROUP * tiles_n) * GROUP
+    height = min(tiles_m - first_tile, GROUP)
+    rows = (first_tile + tile % (GROUP * tiles_n) % height) * TILE + tl.arange(0, TILE)
     cols = tile % (GROUP * tiles_n) // height * TILE + tl.arange(0, TILE)
     steps = tl.arange(0, BLOCK_K)
     a = a_ptr + rows[:, None] * k + steps[None, :]
@@ -32,15 +34,15 @@ def product(
         a0, a1, b0, b1 = tl.load(a), tl.load(a + m * k), tl.load(b), tl.load(b + k * n)
         if TERMS == 3:
             a2, b2 = tl.load(a + 2 * m * k), tl.load(b + 2 * k * n)
-            found = tl.dot(a2, b0)
-            found = tl.dot(a0, b2, found)
-            found = tl.dot(a1, b1, found)
-            found = tl.dot(a1, b0, found)
+            partial = tl.dot(a2, b0)
+            partial = tl.dot(a0, b2, partial)
+            partial = tl.dot(a1, b1, partial)
+            partial = tl.dot(a1, b0, partial)
         else:
-            found = tl.dot(a1, b0)
-        found = tl.dot(a0, b1, found)
-        found = tl.dot(a0, b0, found)
-        sums += found  # outside of the tensor cores
+            partial = tl.dot(a1, b0)
+        partial = tl.dot(a0, b1, partial)
+        partial = tl.dot(a0, b0, partial)
+        sums += partial  # float additions outside the tensor cores
         a += BLOCK_K
         b += BLOCK_K * n
     sums = sums * tl.load(row_scales + rows)[:, None] * tl.load(col_scales + cols)[None, :]
@@ -48,8 +50,8 @@ def product(
 
 
 def split(x: Any, along: int, accuracy: str) -> tuple[Any, Any]:
-    """The terms of a matrix, and what takes its scales off: halves are scaled by powers of two for each row or column,
-    `along` which k runs."""
+    """The terms of a matrix, and the factors that undo its scales. Halves are scaled by a power of two for each row or
+    column, along the axis `along` of k."""
     kind, count, _, _ = SCHEMES[accuracy]
     largest = x.abs().amax(along, keepdim=True)
     power = (
@@ -63,8 +65,8 @@ def split(x: Any, along: int, accuracy: str) -> tuple[Any, Any]:
 
 
 def fused(a: Any, b: Any, c: Any, accuracy: str, stream: Callable[[], int]) -> Callable[[], None]:
-    """A function that launches the product of two float matrices on a GPU, of CuPy or torch, into a third; their terms
-    are made now. `stream` gives the handle of the stream to launch on."""
+    """A function that launches the product of two float matrices of CuPy or torch into a third. Their terms are made
+    now. `stream` gives the handle of the stream to launch on."""
     a, b, c = (torch.as_tensor(each, device="cuda") for each in (a, b, c))
     _, count, block_k, stages = SCHEMES[accuracy]
     (m, k), n = a.shape, b.shape[1]

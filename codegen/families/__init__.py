@@ -42,8 +42,8 @@ def parse(text: str) -> Config:
 
 
 def default_config(problem: Problem, target: Target) -> Config:
-    """A config that serves any problem on any device of the target: the first family with shared memory whose defaults
-    do. It runs where nothing was tuned. Raises ConfigError if the grid limit stands in the way."""
+    """The config that runs where nothing was tuned: the defaults of the first family with shared memory that serve the
+    problem on the target, else those of the first family. Raises ConfigError if these exceed the limit of the grid."""
     defaults = [family() for family in families().values()]
     config = next((each for each in defaults if each.smem_bytes(problem.dtype) and serves(each, problem, target)), None)
     if config is None:

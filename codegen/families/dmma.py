@@ -17,7 +17,7 @@ from ..problem import DType
 FITTED_M = (80, 112, 160)
 """Rows of block tiles that fit a C of few rows, where others would reach far beyond it."""
 FITTED_N = (24, 40, 48, 56, 72, 80, 104, 112, 144, 160)
-"""Columns of those that fit a C of few columns."""
+"""Columns of block tiles that fit a C of few columns, where others would reach far beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class DmmaTile(WarpTile):
 
     @property
     def fitted(self) -> bool:
-        """Whether the block tile has a side that is there for a C as narrow as that."""
+        """Whether a side of the block tile is meant for a C that is as narrow as the tile."""
         return self.block_m in FITTED_M or self.block_n in FITTED_N
 
 
@@ -100,19 +100,19 @@ class DmmaConfig(FragmentConfig):
         return 2 * (self.tile.warp_m + self.tile.warp_n) * STEP // 32
 
     def least_registers(self, fit: Fit, dtype: DType) -> int:
-        """Registers that a thread can do with; with fewer some spill."""
+        """Least registers of a thread; with fewer some spill."""
         held = 2 * self.tile.accumulators + self._operand_registers()
         if self.persistent_tiles > 1:
-            held += 12  # where its next tile of C is
+            held += 12  # the place of its next tile of C
         if self.pipeline.fragments is Fragments.DOUBLE:
             return held + self._operand_registers() + 28
         return held + 40
 
     def registers(self, fit: Fit, dtype: DType) -> int:
-        """Registers that the compiler takes, from above: it reads operands a step ahead of what the text says."""
+        """Registers that the compiler takes, estimated from above: it reads operands a step earlier than the text."""
         held, bound = 2 * self.tile.accumulators, registers_held_to(self)
         if held >= 128:
-            return bound  # it takes what there is
+            return bound  # the compiler takes all that it may
         needed = 48 + held + 2 * self._operand_registers() + self.copied("a", fit.vec_a) + self.copied("b", fit.vec_b)
         if needed < bound and self.epilogue.shared:
             needed += 32

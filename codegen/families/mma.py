@@ -108,11 +108,11 @@ class MmaConfig(TermConfig):
         return self.launch.min_ctas
 
     def cost(self, dtype: DType, fit: Fit) -> Cost:
-        each = 0.5 * self.terms / self.products  # terms have half a float's bytes, and are read once for all products
-        return Cost(smem_loads=each * self.tile.smem_loads, ahead=self.pipeline.stages - 1, rate=_RATE)
+        scale = 0.5 * self.terms / self.products  # terms have half a float's bytes, and are read once for all products
+        return Cost(smem_loads=scale * self.tile.smem_loads, ahead=self.pipeline.stages - 1, rate=_RATE)
 
     def least_registers(self, fit: Fit, dtype: DType) -> int:
-        """Registers that a thread can do with; with fewer some spill."""
+        """Least registers of a thread; with fewer some spill."""
         return 2 * self.tile.accumulators + self._fragment_registers + 32
 
     def registers(self, fit: Fit, dtype: DType) -> int:

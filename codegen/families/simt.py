@@ -34,11 +34,11 @@ FITTED_M, FITTED_N = (20, 24, 28), (20, 24, 28, 56)
 _MOST_FMAS = 2560
 """Multiply-adds of a thread in a tile: the loop over them is unrolled, and must fit the instruction cache."""
 _COPY = {Load.TMA: 0.0, Load.CP_ASYNC: 1.5, Load.REGISTERS: 2.5}
-"""Instructions of a warp that multiplies for each copy of its lanes to shared memory."""
+"""Instructions of a multiplying warp for each copy of its lanes to shared memory, by the way of loading."""
 _TILE_INSTRUCTIONS = 40
-"""Instructions of a thread for each tile of k, whatever it multiplies."""
+"""Instructions of a thread for each tile of k, whatever the size of the thread tile."""
 _FEWEST_OWN = 8
-"""Steps of k of a slice in a tile with fewer of which barriers of its own gain nothing."""
+"""Least steps of k of a slice in a tile with which a barrier of its own saves time."""
 _MOST_BARRIERS = 15
 """Named barriers of a CTA, beside that of all its threads."""
 
@@ -111,7 +111,7 @@ def _interleave_fits(problem: Problem, config: "SimtConfig", fit: Fit) -> bool:
     groups = config.pipeline.interleave
     if groups == 1:
         return True
-    # Not the last step, where that waits for the next tile.
+    # No copies go with the last step where it waits for the next tile.
     places = config.tile.block_k // (config.tile.slices * config.step(problem.dtype)) - (config.buffers - 1)
     return config.pipeline.load is Load.CP_ASYNC and groups <= min(max(config.copies(fit)), places)
 
@@ -120,7 +120,7 @@ def _slice_barriers_fit(problem: Problem, config: "SimtConfig", target: Target) 
     tile = config.tile
     if not tile.slice_barriers:
         return True
-    return tile.slices > 1 and (tile.slices <= _MOST_BARRIERS or tile.warps == 1)  # a warp has its own
+    return tile.slices > 1 and (tile.slices <= _MOST_BARRIERS or tile.warps == 1)  # a warp needs no named one
 
 
 def _slices_copy_whole_vectors(problem: Problem, config: "SimtConfig", fit: Fit) -> bool:
@@ -255,13 +255,12 @@ class SimtConfig(BlockedConfig):
     def cost(self, dtype: DType, fit: Fit) -> Cost:
         tile, pipeline = self.tile, self.pipeline
         m, n, wide = tile.thread_m, tile.thread_n, WIDE_BYTES // dtype.size_bytes
-        # Reads of operands, copies of tiles where threads that multiply start them, and the instructions that a thread
-        # has for each tile of k.
+        # Instructions for reads of operands, and for copies of tiles where threads that multiply start them.
         reads = (_reads(m, wide) + _reads(n, wide)) / (m * n)
         copy = _COPY[pipeline.load]
         copies = copy / (fit.vec_a * tile.block_n) + copy / (fit.vec_b * tile.block_m)
-        # Clocks lost where no fragment is read ahead, or only one tile is on its way and a thread has few
-        # accumulators, and gained where slices have barriers of their own.
+        # Clocks are lost where no fragment is read ahead, or where only one tile is on its way and a thread has few
+        # accumulators. Clocks are saved where slices have barriers of their own.
         waits = 0.08 * (pipeline.fragments is Fragments.SINGLE) + 0.12 * (pipeline.stages == 2 and m * n < 128)
         waits -= 0.05 * (tile.slice_barriers and tile.block_k >= _FEWEST_OWN * tile.slices)
         neighbours = 0 if self.epilogue.shared else self.neighbours(dtype)
@@ -290,7 +289,7 @@ class SimtConfig(BlockedConfig):
         return self.multiplying_threads // slices, self.tile.block_k // slices
 
     def smem_bytes(self, dtype: DType) -> int:
-        """The tiles of all stages, or later what a family of block tiles needs."""
+        """The tiles of all stages, or later the most that a family of block tiles needs."""
         tile, (_, depth), wide = self.tile, self._team, WIDE_BYTES // dtype.size_bytes
         elements = 0
         for extent, inner in ((tile.block_m, self.pipeline.k_inner_a), (tile.block_n, self.pipeline.k_inner_b)):
@@ -326,7 +325,7 @@ class SimtConfig(BlockedConfig):
         return WIDE_BYTES // dtype.size_bytes if self.pipeline.k_inner_a or self.pipeline.k_inner_b else 1
 
     def neighbours(self, dtype: DType) -> int:
-        """Neighbours in a row of C that a thread computes: as many as it reads of B at once, at least."""
+        """Neighbours in a row of C that a thread computes, at least as many as it reads of B at once."""
         return 1 if self.pipeline.k_inner_b else math.gcd(self.tile.thread_n, WIDE_BYTES // dtype.size_bytes)
 
     def accumulator_registers(self, dtype: DType) -> int:
@@ -343,7 +342,7 @@ class SimtConfig(BlockedConfig):
         return dtype.size_bytes // 4 * (self.copied("a", vec_a) + self.copied("b", vec_b))
 
     def least_registers(self, fit: Fit, dtype: DType) -> int:
-        """Registers that a thread can do with; with fewer some spill."""
+        """Least registers of a thread; with fewer some spill."""
         # The instance for operands that are not aligned, which copies element by element, has to fit as well.
         passing = max(self._passing_registers(dtype, *each) for each in ((fit.vec_a, fit.vec_b), (1, 1)))
         held = self.accumulator_registers(dtype) + max(0, passing - 4)
@@ -352,12 +351,12 @@ class SimtConfig(BlockedConfig):
         return 40 + held + (4 + self.buffers) * self._operand_registers(dtype) // 4
 
     def registers(self, fit: Fit, dtype: DType) -> int:
-        """Registers that the compiler takes, from above: it reads operands a step ahead of what the text says."""
+        """Registers that the compiler takes, estimated from above: it reads operands a step earlier than the text."""
         held = self.accumulator_registers(dtype) + self._passing_registers(dtype, fit.vec_a, fit.vec_b)
         bound = registers_held_to(self)
         regular = not self.tile.non_power_of_two and self._copies_evenly(fit)
         if held >= 128 or (self.pipeline.interleave > 1 and not regular):
-            return bound  # it takes what there is
+            return bound  # the compiler takes all that it may
         addresses = sum(self.copies(fit)) if self.pipeline.load is not Load.REGISTERS else 0
         operands = (1 + self.buffers) * self._operand_registers(dtype)
         sharing = 8 if self.split_ctas > 1 or self.stream_ctas_per_sm else 0
@@ -369,19 +368,19 @@ class SimtConfig(BlockedConfig):
         return min(needed, bound)
 
     def _copies_evenly(self, fit: Fit) -> bool:
-        """Whether all threads copy as many vectors of a tile."""
+        """Whether all threads copy the same number of vectors of a tile."""
         (team, depth), tile = self._team, self.tile
         pairs = ((tile.block_m, fit.vec_a), (tile.block_n, fit.vec_b))
         return all(extent * depth % (vec * team) == 0 for extent, vec in pairs)
 
 
 def _reads(count: int, wide: int) -> int:
-    """Reads of so many neighbours, of up to `wide` at a time."""
-    whole, left = divmod(count, wide)
-    return whole + left.bit_count()
+    """Number of reads that bring `count` neighbours: each read brings a power of two of them, at most `wide`."""
+    whole, rest = divmod(count, wide)
+    return whole + rest.bit_count()
 
 
 @cache
 def _copiers(per_row: int, threads: int) -> int:
-    """Threads that copy rows of so many vectors: the most that take whole rows, or whole parts of a row."""
+    """The most of `threads` threads that together copy whole rows of `per_row` vectors, or an equal part of a row."""
     return next(count for count in range(threads, 0, -1) if count % per_row == 0 or per_row % count == 0)

@@ -1,7 +1,7 @@
 """The `skinny` family: products with a short side, which read the large operand once at the memory's rate.
 
-One side of C is short, m or n: the other operand is small, and each element of the large one is used as often as that
-side is long. The number of bytes that are on their way from memory at a time decides the speed.
+One side of C, m or n, is short. One operand is then small, and each element of the large one is used as often as the
+short side is long. The number of bytes that are on their way from memory at a time decides the speed.
 """
 
 import enum
@@ -19,9 +19,9 @@ from ..mechanisms.split import Reduce, Split, split_rules
 from ..problem import DType, Problem
 
 _MOST_LOADED = 64
-"""Elements of the large operand that a thread loads at a time: each takes an instruction where vectors have one."""
+"""Most elements of the large operand that a thread loads at a time: vectors of one take an instruction each."""
 _EXCHANGED_ELEMENTS = 4096
-"""Sums that warps exchange at a time, where the small operand does not take more shared memory anyway."""
+"""Most sums that warps exchange at a time, unless the small operand takes more shared memory anyway."""
 
 
 class Side(enum.StrEnum):
@@ -188,7 +188,7 @@ class SkinnyConfig(PrefetchingConfig):
     # --- resources
 
     def smem_bytes(self, dtype: DType) -> int:
-        """Rules that both forms of the template need."""
+        """Bytes of shared memory that suffice for a small operand stored along C and for one stored along k."""
         wide = WIDE_BYTES // dtype.size_bytes
         count, resident = self.tile.block_short, self.pipeline.resident_k
         along_c = resident * (count if count <= wide else count + wide)
@@ -203,12 +203,12 @@ class SkinnyConfig(PrefetchingConfig):
         return max(ring + max(along_c, along_k), exchanged) * dtype.size_bytes
 
     def least_registers(self, fit: Fit, dtype: DType) -> int:
-        """Registers that a thread can do with."""
+        """Least registers of a thread; with fewer some spill."""
         return 34 + dtype.size_bytes // 4 * (self.tile.accumulators + self.tile.loaded)
 
     def registers(self, fit: Fit, dtype: DType) -> int:
-        """Registers that the compiler takes, from above: it reads ahead of what the text says, most where parts come by
-        cp.async."""
+        """Registers that the compiler takes, estimated from above: it reads earlier than the text, most of all where
+        parts come by cp.async."""
         tile, words = self.tile, dtype.size_bytes // 4
         held, loaded, small = tile.accumulators, tile.loaded, tile.block_short * tile.thread_k
         if self.pipeline.load is Load.CP_ASYNC:

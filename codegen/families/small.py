@@ -1,9 +1,9 @@
 """The `small` family: batches of products whose matrices shared memory holds, at the memory's rate.
 
 m, n and k are constants of the text. A CTA copies the matrices of several products, which mostly follow each other in
-memory, to shared memory as one run, multiplies them there and writes the results as one run. Runs pass through
-registers, one element after the other, to rows that are padded against bank conflicts; or cp.async copies them as they
-are, in whole vectors, whatever the length of rows and wherever the run begins.
+memory, to shared memory as one run, multiplies them there and writes the results as one run. With `load` at
+`registers`, runs pass through registers element by element to rows that are padded against bank conflicts. With
+`cp_async` they are copied as they are, in whole vectors, whatever the length of rows and wherever the run begins.
 """
 
 import math
@@ -26,7 +26,7 @@ MOST_ACCUMULATORS = 80
 
 @dataclass(frozen=True, slots=True)
 class SmallTile:
-    """The products of a CTA, and what a thread computes of one."""
+    """The products of a CTA, and the part of one that a thread computes."""
 
     matrices: int = option(16, 1, 2, 4, 8, 32, 64, 128, 256, 512, meaning="products that a CTA computes")
     thread_m: int = option(2, 1, 3, 4, 5, 6, 8, 7, 10, 12, 13, meaning="rows of C that a thread computes")
@@ -59,7 +59,7 @@ def shared_elements(rows: int, cols: int) -> int:
 
 
 def held_bytes(problem: Problem, matrices: int, load: Load) -> int:
-    """Shared memory of the matrices of so many products in bytes."""
+    """Bytes of shared memory for the operands and results of `matrices` products."""
     shapes = problem.stored_a, problem.stored_b, (problem.m, problem.n)
     if load is Load.REGISTERS:
         return matrices * sum(shared_elements(*each) for each in shapes) * problem.dtype.size_bytes
@@ -69,12 +69,12 @@ def held_bytes(problem: Problem, matrices: int, load: Load) -> int:
 
 
 def thread_registers(thread_m: int, thread_n: int, dtype: DType) -> int:
-    """Registers of a thread that computes so many rows and columns of C, an estimate from above: 255 at most."""
+    """Registers of a thread that computes `thread_m` by `thread_n` elements of C, from above: at most 255."""
     return min(255, 40 + dtype.size_bytes // 4 * (thread_m * thread_n + thread_m + thread_n))
 
 
 _START_BYTES = 3 * 8
-"""Bytes of shared memory in which the instance for any distances has those to a product's matrices."""
+"""Bytes of shared memory for the distances to the three matrices of a product, in the instance for any distances."""
 
 _RULES: tuple[Rule["SmallConfig"], ...] = (
     Rule("there is a batch of products", lambda problem, config, target: problem.batch > 1),
@@ -132,7 +132,7 @@ class SmallConfig(Config):
         return self.tile.thread_m, self.tile.thread_n, 1
 
     def fit(self, problem: Problem, aligned: bool = True) -> Fit:
-        """The instance for matrices that follow each other without gaps, else the one for any operands."""
+        """The instance for matrices without gaps if `aligned`, else the one for any operands."""
         if not aligned:
             return Fit(self)
         elements = (problem.m * problem.k, problem.k * problem.n, problem.m * problem.n)
@@ -149,7 +149,7 @@ class SmallConfig(Config):
 
     @property
     def whole_runs(self) -> bool:
-        """Whether matrices lie in shared memory as they do in device memory, C where A and B were."""
+        """Whether matrices lie in shared memory as in device memory, with C in the place of A and B."""
         return self.pipeline.load is Load.CP_ASYNC
 
     def parts(self, problem: Problem) -> int:
@@ -158,12 +158,12 @@ class SmallConfig(Config):
         return tile.matrices * -(-problem.m // tile.thread_m) * -(-problem.n // tile.thread_n)
 
     def held_bytes(self, problem: Problem) -> int:
-        """Shared memory of a CTA in bytes: the matrices of its products."""
+        """Bytes of shared memory for the matrices of a CTA's products."""
         return held_bytes(problem, self.tile.matrices, self.pipeline.load)
 
     @property
     def start_bytes(self) -> int:
-        """Shared memory of a CTA in bytes, declared in the text, for the distances to the matrices of its products."""
+        """Bytes of shared memory, declared in the text, for the distances to the matrices of a CTA's products."""
         return _START_BYTES * self.tile.matrices
 
     def ctas(self, problem: Problem, sm_count: int) -> int:

@@ -1,4 +1,4 @@
-"""The `tf32x3` family: float on the tensor cores, by products of TF32 terms that are made as fragments are read."""
+"""The `tf32x3` family: float on the tensor cores, by products of TF32 terms, split as fragments are read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from ..problem import DType, Grade
 _RATE = 0.33
 """Share of the tensor cores' rate that its products reached on an H200: docs/experiments/model.md."""
 _LEAST_INTERVALS = 6
-"""Promotion intervals of k from which on each element keeps its bound: docs/experiments/errors.md has the sum."""
+"""Least promotion intervals of k with which each element keeps its bound: docs/experiments/errors.md derives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Tf32x3Config(FragmentConfig):
 
     @property
     def least_k(self) -> int:
-        """Steps of k with fewer of which products are in float, so that each element keeps its bound."""
+        """Fewest steps of k multiplied as TF32 terms. Fewer are multiplied in float, so elements keep their bound."""
         return _LEAST_INTERVALS * self.pipeline.promote
 
     @property
@@ -110,13 +110,13 @@ class Tf32x3Config(FragmentConfig):
         return (self.tile.warp_m + self.tile.warp_n) * STEP // 32
 
     def least_registers(self, fit: Fit, dtype: DType) -> int:
-        """Registers that a thread can do with; with fewer some spill."""
+        """Least registers of a thread; with fewer some spill."""
         return 2 * self.tile.accumulators + 2 * self._operand_registers() + 40
 
     def registers(self, fit: Fit, dtype: DType) -> int:
-        """Registers that the compiler takes, from above: it reads and splits operands of all steps of a tile ahead."""
+        """Registers that the compiler takes, from above: it reads and splits operands of all steps of a tile early."""
         if self.tile.accumulators >= 64:
-            return registers_held_to(self)  # it takes what there is
+            return registers_held_to(self)  # the compiler takes all that it may
         ahead = 32 if self.tile.block_k <= 16 * self.tile.slices else 72
         copies = sum(self.copies(fit))
         if copies > 8:

@@ -14,12 +14,12 @@ WARPGROUP = 128
 ROWS = 64
 """Rows of op(A), and of C, of an instruction."""
 _TERM_CTAS = 8
-"""CTAs of a cluster that splits rows stored across k. They hold 2,048 steps of k; what is more is read twice."""
+"""CTAs of a cluster that splits rows stored across k. They hold 2,048 steps of k and read further steps twice."""
 _REGISTERS = {1: (0, 0), 2: (40, 232), 3: (24, 160)}
 """Registers that a thread of the producer keeps and that a thread of the others takes, by the number of warpgroups that
 multiply; 0 where all threads have as many as they can use."""
 _MOST_ACCUMULATORS = {1: 96, 2: 96, 3: 64}
-"""Elements of C that a thread can hold in them twice."""
+"""Most elements of C that a thread can hold twice in those registers, by the number of warpgroups that multiply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class WgmmaConfig(TermConfig):
         return self.pipeline.stages * (terms + 16)
 
     def cost(self, dtype: DType, fit: Fit) -> Cost:
-        # Terms have half a float's bytes. Each product reads those of op(B), and a warpgroup its own of op(A).
+        # Terms have half a float's bytes. Each product reads all terms of op(B), and a warpgroup its own of op(A).
         loads = 0.5 * (1 / ROWS + 1 / (4 * self.tile.block_n))
         return Cost(smem_loads=loads, ahead=self.pipeline.stages - 1)
 

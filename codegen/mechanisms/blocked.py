@@ -12,7 +12,7 @@ from ..target import Target
 from .operands import MOST_COPIES, WIDE_BYTES, Fragments, runs_along_k, widest
 
 _MANY, _MANY_ELEMENTS, _MOST_COOPERATIVE = 8, 1 << 14, 16
-"""CTAs, and elements of all of them, from which on several of those that share a tile add up, and how many at most."""
+"""Least CTAs of a tile, and least elements of all their tiles, for several CTAs to add up; and the most that add up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +24,17 @@ class Epilogue:
 
 
 MOST_ACCUMULATORS = 64
-"""Elements of C that a thread of a warp tile can hold in registers: of two words each, or two sums of each."""
+"""Most elements of C that a thread of a warp tile can hold in registers, where each takes two words or two sums."""
 
 
 class WarpTile:
-    """The sizes that follow where a block tile, block_m by block_n, is computed as warp tiles, warp_m by warp_n."""
+    """The sizes that follow from a block tile, block_m by block_n, and its warp tiles, warp_m by warp_n."""
 
     __slots__ = ()
 
     @property
     def fitted(self) -> bool:
-        """Whether the block tile has a side that is there for a C as narrow as that."""
+        """Whether a side of the block tile is meant for a C that is as narrow as the tile."""
         return False
 
     @property
@@ -49,13 +49,13 @@ class WarpTile:
 
     @property
     def smem_loads(self: Any) -> float:
-        """Elements through shared memory for a multiply-add of a thread: a lane reads one operand for each 32
-        multiply-adds of its warp tile's side; and what is written for it."""
+        """Elements that pass through shared memory for a multiply-add of a thread: those that its warp reads for a warp
+        tile, and those that are written for a block tile."""
         return float(1 / self.warp_m + 1 / self.warp_n + 1 / self.block_m + 1 / self.block_n)
 
 
 def registers_for(threads: int, ctas: int) -> int:
-    """Registers of a thread with which so many CTAs of so many threads fit, on every device of the table."""
+    """Most registers of a thread with which `ctas` CTAs of `threads` threads fit on an SM of every known device."""
     # Each of the four schedulers has a quarter of the registers and takes whole warps.
     warps = -(-threads // 32) * ctas
     return min(255, 65536 // (32 * 4 * -(-warps // 4)) // 8 * 8)
@@ -138,8 +138,8 @@ class PrefetchingConfig(Config):
     pdl = True
 
     def for_target(self, target: Target) -> Self:
-        """The config without the prefetch where no kernel comes up while the one before it ends: it would wait for what
-        it fetches anyway."""
+        """The config without the prefetch on a device without PDL, where a kernel would wait for what it prefetches
+        anyway."""
         return self if "griddepcontrol" in target.arch.instructions else self.changed(l2_prefetch=False)
 
 
@@ -218,35 +218,35 @@ class BlockedConfig(PrefetchingConfig):
         }
         widths = [vec for vec in WIDTHS if vec * problem.dtype.size_bytes <= WIDE_BYTES]
         fewest = min(self.copiers(x, vec, along) for x, along in (("a", along_a), ("b", along_b)) for vec in widths)
-        apart = copiers if fewest < self.copying_threads else {}  # whatever the fit, for the text to be one
-        return {"kVecA": fit.vec_a, "kVecB": fit.vec_b, **apart, **stored}
+        counts = copiers if fewest < self.copying_threads else {}  # the same for all fits, which share a text
+        return {"kVecA": fit.vec_a, "kVecB": fit.vec_b, **counts, **stored}
 
     @property
     def cooperative_ctas(self) -> int:
-        # Waiting for each other costs more than reading little.
+        # Where there is little to read, CTAs that wait for each other cost more time than they save.
         splits, elements = self.split_ctas, self.tile.block_m * self.tile.block_n
         if splits < _MANY or self.clustered or self.epilogue.shared or splits * elements < _MANY_ELEMENTS:
             return 1
         return min(_MOST_COOPERATIVE, splits // 8 * 8)
 
     def passing_elements(self, band: int, written_rows: int, wide: int) -> int:
-        """Elements of shared memory through which accumulators pass, of each thread's at least a row at a time.
+        """Elements of shared memory through which accumulators pass, at least a row of each thread's at a time.
 
-        That is `band` rows of C for each warp. Lanes put them down in `written_rows` rows at a time, and all banks of
-        shared memory are as wide as 8 loads of `wide` elements.
+        Each warp has room for `band` rows of C. Its lanes write to `written_rows` rows at a time. All banks of shared
+        memory together are as wide as 8 loads of `wide` elements.
         """
         warp_n, banks = self.tile.warp_n, 8 * wide
         return int(self.tile.warps * band * (warp_n if warp_n % banks else warp_n + banks // written_rows))
 
     def most_elements(self, stages: int, passing: int, wide: int) -> int:
-        """Elements of shared memory, of which a load takes `wide`: `stages` for the tiles, or later the accumulators of
-        the slices or of a CTA of a cluster, `passing` ones, or a load of each thread and of the CTA of those of other
-        CTAs that add up."""
+        """Most elements of shared memory that a CTA needs at a time. The tiles take `stages` of them. Later the
+        accumulators of slices or of a cluster's CTA take their place, `passing` elements on their way to C, or, where
+        CTAs add up cooperatively, a load of `wide` elements for each thread and one for the CTA."""
         elements = stages
         if self.tile.slices > 1 or self.clustered:
             elements = max(elements, self.tile.slices * self.tile.block_m * self.tile.block_n)
         elif passing > elements and self.epilogue.shared:
             return passing
-        # Asked last, for few need it: a space is pruned by what is known first.
+        # `cooperative_ctas` comes last, as few configs need it: a listing prunes by the parameters that are read first.
         pieces = (self.multiplying_threads + 1) * wide
         return pieces if pieces > elements and self.cooperative_ctas > 1 else elements

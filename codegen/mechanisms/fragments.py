@@ -15,7 +15,7 @@ from .split import split_rules
 STEP = 8
 """Steps of k whose operands a warp reads at once."""
 _SWAPPED = 16
-"""Elements of a row that are swizzled together in shared memory, or a part of them."""
+"""Elements of a row in shared memory that a swizzle of doubles exchanges; a swizzle of floats exchanges 16 or 32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ def _interleave_fits(problem: Problem, config: "FragmentConfig", fit: Fit) -> bo
     groups, tile = config.pipeline.interleave, config.tile
     if groups == 1:
         return True
-    # Not the instructions of a tile's last step, which waits for the next tile.
+    # No copies go with the instructions of a tile's last step, which waits for the next tile.
     steps = tile.block_k // (tile.slices * STEP)
     places = (steps - 1) * (tile.warp_m // tile.mma_m) * (tile.warp_n // 8)
     return config.buffers == 2 and bool(groups <= min(max(config.copies(fit)), places))
 
 
 def _copied_evenly(problem: Problem, config: "FragmentConfig", fit: Fit) -> bool:
-    """Whether all threads copy, or in tiles that fit a narrow C half of them at least; with and without vectors."""
+    """Whether all threads copy, or at least half of them in tiles that fit a narrow C, with vectors and without."""
     team = config.threads
     for operand, vec in (("a", fit.vec_a), ("b", fit.vec_b)):
         along, elements = runs_along_k(problem, operand), config.extent(operand) * config.tile.block_k
@@ -67,7 +67,7 @@ FRAGMENT_RULES: tuple[Rule[Any], ...] = (
     ),
     *BLOCKED_RULES,
 )
-"""The rules on tiles, work and epilogue, beside dtype, device and accuracy."""
+"""The rules on tiles, work decomposition, epilogue and launch."""
 
 FRAGMENT_FIT_RULES: tuple[FitRule, ...] = (
     *TILE_FIT_RULES,
@@ -86,7 +86,7 @@ FRAGMENT_FIT_RULES: tuple[FitRule, ...] = (
 
 
 class FragmentConfig(BlockedConfig):
-    """A config of such a family."""
+    """A config of a family whose warps read fragments from shared memory."""
 
     __slots__ = ()
 
@@ -95,8 +95,8 @@ class FragmentConfig(BlockedConfig):
         return self.changed(shared=False) if needless else self
 
     def smem_bytes(self, dtype: DType) -> int:
-        """Both operands' tiles in each stage, with four spare elements for each step of k where they are short; later
-        what a family of block tiles needs."""
+        """Both operands' tiles in each stage, or later the most that a family of block tiles needs. A step of k has
+        four spare elements where its side does not fill all banks."""
         tile, wide = self.tile, WIDE_BYTES // dtype.size_bytes
         banks = 8 * wide  # elements that all banks of shared memory hold side by side
         sides = sum(side + (4 if side % banks else 0) for side in (tile.block_m, tile.block_n))
@@ -109,12 +109,12 @@ class FragmentConfig(BlockedConfig):
         return int(elements) * dtype.size_bytes
 
     def copied(self, operand: str, vec: int) -> int:
-        """Elements of an operand that a thread copies for a tile where all threads do, whatever its vectors."""
+        """Elements of an operand that a thread copies for a tile if all threads copy, whatever the vectors."""
         return int(-(-self.extent(operand) * self.tile.block_k // self.threads))
 
     def copiers(self, operand: str, vec: int, along_k: bool) -> int:
-        """Threads that copy A or B in vectors of `vec` elements, along k if its stored rows run along it: the most
-        whose copies lie at the same distances for all of them, in memory and where rows are swizzled."""
+        """Threads that copy A or B in vectors of `vec` elements, along k if its stored rows run along it. They are the
+        most whose copies lie at the same distances for each thread, in memory and in swizzled rows."""
         return _copiers(self.extent(operand), self.tile.block_k, vec, along_k, self.threads)
 
 
@@ -122,11 +122,11 @@ class FragmentConfig(BlockedConfig):
 def _copiers(extent: int, depth: int, vec: int, along_k: bool, threads: int) -> int:
     per_row = (depth if along_k else extent) // vec
     swizzled = along_k or extent % _SWAPPED == 0
-    period = 2 if along_k and depth > STEP else 4  # rows after which the swizzle is the same, or after a multiple
+    period = 2 if along_k and depth > STEP else 4  # rows after which the swizzle is the same again
 
     def alike(count: int) -> bool:
         rows, more = divmod(count, per_row)
-        if rows == 0:  # a row takes several copies of each thread, which no swizzle may cross
+        if rows == 0:  # a thread copies several parts of a row, whole swizzles apart
             return per_row % count == 0 and (not swizzled or count * vec % _SWAPPED == 0)
         return more == 0 and (not swizzled or rows in (1, 2) or rows % period == 0)
 

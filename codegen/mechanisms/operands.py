@@ -8,11 +8,11 @@ from ..legality import Rule
 from ..problem import Problem
 
 WIDE_BYTES = 16
-"""The widest load of a thread."""
+"""Bytes of the widest load of a thread."""
 SECTOR_BYTES = 32
 """Bytes that device memory and caches write at a time."""
 MOST_COPIES = 32
-"""Elements that a thread copies of an operand for a tile: a bit for each where they are copied one by one."""
+"""Most elements of an operand that a thread copies for a tile: a mask of 32 bits has one for each copy."""
 
 
 class Load(enum.StrEnum):
@@ -57,16 +57,16 @@ def widest(problem: Problem, operand: str) -> int:
 
 
 _SHORT_K, _UNCACHED_BYTES = 128, 1 << 25
-"""Steps of k up to which it counts how C is written, and bytes of a C that caches do not hold."""
+"""Most steps of k of a product that mostly writes C, and least bytes of a C that caches do not hold."""
 _UNALIGNED_USES, _TRANSPOSED_SIZE = 1024, 2048
-"""Uses of each element from which on packing pays where rows are not aligned, and the least of m, n and k from which on
-it pays to transpose."""
+"""Least uses of each element for which packing pays where rows are not aligned, and least m, n and k for which it pays
+to transpose."""
 
 
 def passes_shared(problem: Problem, row_bytes: int) -> bool:
-    """Whether accumulators should pass through shared memory on their way to C: its rows are no multiple of so many
-    bytes, or much is written and little computed. Elsewhere threads write whole sectors by themselves. Source: 161
-    products on H100s, docs/experiments/epilogue.md."""
+    """Whether accumulators should pass through shared memory on their way to C: its rows are no multiple of
+    `row_bytes`, or much is written and little computed. Elsewhere threads write whole sectors by themselves.
+    Source: 161 products on H100s, docs/experiments/epilogue.md."""
     stored_bytes = problem.m * problem.n * problem.dtype.size_bytes
     mostly_written = problem.k <= _SHORT_K and stored_bytes >= _UNCACHED_BYTES
     return mostly_written or stored_row(problem, "c") * problem.dtype.size_bytes % row_bytes > 0

@@ -56,8 +56,8 @@ FILLING = "filling"
 
 
 def filling_splits(config: "Config", problem: "Problem", sm_count: int) -> list[dict[str, Any]]:
-    """The splits of k, as values of a config's parameters, whose CTAs fill `sm_count` SMs once or twice for a problem
-    and have a tile of k each; none for a family without split-K, and for so many tiles that no split does."""
+    """The splits of k, as values of a config's parameters, whose CTAs fill `sm_count` SMs once or twice and have at
+    least one tile of k each. Empty for a family without split-K and for a problem with more tiles than SMs."""
     if "mode" not in {leaf.name for leaf in config.leaves()}:
         return []
     tiles, most = config.tiles(problem), problem.k // config.cta_tile[2]
@@ -68,8 +68,8 @@ def filling_splits(config: "Config", problem: "Problem", sm_count: int) -> list[
 
 @cache
 def filling_parts(sm_count: int) -> tuple[int, ...]:
-    """The CTAs of a tile with which split-K fills `sm_count` SMs once or twice where C has at most as many tiles, but
-    for the usual ones."""
+    """Values of `parts` with which split-K fills `sm_count` SMs once or twice where C has at most `sm_count` tiles,
+    without the usual values."""
     filling = {waves * sm_count // tiles for waves in (1, 2) for tiles in range(1, sm_count + 1)}
     return tuple(sorted(filling & set(PARTS[Mode.SPLIT_K]) - set(USUAL_PARTS[Mode.SPLIT_K])))
 

@@ -15,12 +15,12 @@ MMA_K = 16
 
 
 class Scheme(enum.StrEnum):
-    """Into which terms A and B are split, and which products of theirs count."""
+    """The terms into which A and B are split, and the products of terms that count."""
 
     FP16X3 = "fp16x3"
-    """Two halves each, three products: all but that of the low terms."""
+    """Two halves for each element, three products: all but the one of the low terms."""
     BF16X6 = "bf16x6"
-    """Three bfloat16s each, six products: those of at least 2^-16 of the largest."""
+    """Three bfloat16s for each element, six products: those of at least 2^-16 of the largest."""
 
     @property
     def terms(self) -> int:
@@ -61,15 +61,15 @@ def term_ctas(config: Any, problem: Problem) -> int:
 
 
 def _ctas(rows: int, depth: int, along: bool, parts: int) -> int:
-    """CTAs that split `rows` rows of op(A) or columns of op(B), stored along k or across it. Some warps share k: those
-    of a CTA where it is stored along k, else those of a cluster."""
+    """CTAs that split `rows` rows of op(A) or columns of op(B), stored along k or across it. Some warps share k: warps
+    of a CTA for an operand stored along k, else warps of a cluster."""
     warps = TERM_THREADS // 32 * (1 if along else parts)
     steps = TERM_HELD if along else TERM_HELD // TERM_ROWS
     sharing = 1
     while sharing < warps and sharing * steps < depth:
         sharing *= 2
-    each = warps // sharing * (1 if along else TERM_ROWS)
-    return -(-rows // (each * parts)) * parts if along else -(-rows // each) * parts
+    at_once = warps // sharing * (1 if along else TERM_ROWS)
+    return -(-rows // (at_once * parts)) * parts if along else -(-rows // at_once) * parts
 
 
 PROMISE_RULES: tuple[Rule[Any], ...] = (
@@ -83,7 +83,7 @@ PROMISE_RULES: tuple[Rule[Any], ...] = (
         lambda problem, config, target: problem.accuracy is Grade.NORMWISE or problem.k >= config.least_k,
     ),
 )
-"""The rules on what products of terms promise."""
+"""The rules on the accuracy that products of terms promise."""
 TERM_RULES: tuple[Rule[Any], ...] = (
     *PROMISE_RULES,
     Rule(
@@ -97,14 +97,14 @@ TERM_RULES: tuple[Rule[Any], ...] = (
 
 
 class TermConfig(Config):
-    """A config of such a family."""
+    """A config of a family that multiplies terms."""
 
     __slots__ = ()
 
     tensor_cores = True
     pdl = True
     least_intervals: ClassVar[int]
-    """Promotion intervals of k from which on each element keeps its bound: docs/experiments/errors.md has the sum."""
+    """Least promotion intervals of k with which each element keeps its bound: docs/experiments/errors.md derives it."""
 
     tile: Any
     pipeline: Any
@@ -128,7 +128,7 @@ class TermConfig(Config):
 
     @property
     def least_k(self) -> int:
-        """Steps of k with fewer of which a CTA multiplies as `ieee` does, so that each element keeps its bound."""
+        """Fewest steps of k multiplied as terms. Fewer are multiplied as `ieee` does, so elements keep their bound."""
         return self.least_intervals * int(self.pipeline.promote) if self.accuracy is Grade.ELEMENTWISE else 0
 
     @property

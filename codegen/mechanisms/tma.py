@@ -1,7 +1,7 @@
 """TMA: one thread of a producer warp starts copies of whole tiles, which the device carries out alone.
 
-No thread that multiplies spends an instruction on them, and each of its warps waits for the tiles alone: the CTA has
-no barrier in its main loop.
+Threads that multiply spend no instructions on copies. Each of their warps waits only for the tiles, so the main loop
+has no barrier of the CTA.
 """
 
 from typing import Any
@@ -14,17 +14,17 @@ from ..target import Target
 from .operands import Load
 
 DEEPEST = 256
-"""Steps of k of tiles that no other copies fill."""
+"""Steps of k of the deepest tiles, which only TMA fills."""
 _ROW_BYTES = 128
-"""Bytes of a row, of a tile whose rows run along k in shared memory, before the bytes of the next row."""
+"""Bytes of a row of a box whose rows run along k."""
 _MOST_BOX = 256
 """Elements along a side of a TMA box."""
 _ALIGNED = 1024
-"""Tiles take a multiple of so many bytes, so that all of them begin at one."""
+"""Bytes whose multiple the size of each tile is, so that each tile also begins at a multiple of them."""
 
 
 def tma_boxes(config: Any, problem: Problem) -> tuple[TensorBox, ...]:
-    """Boxes of A and of B that a copy would bring, whatever the config's load."""
+    """Boxes of A and of B that TMA copies bring, or would bring with `load` at TMA."""
     tile, row = config.tile, _ROW_BYTES // problem.dtype.size_bytes
     sides = zip((tile.block_m, tile.block_n), config.along_k(problem))
     return tuple(
@@ -58,7 +58,7 @@ TMA_RULES: tuple[Rule[Any], ...] = (
         lambda problem, config, target: config.pipeline.load is not Load.TMA or problem.batch == 1,
     ),
     Rule(
-        "the device has TMA, and a CTA in no cluster copies for all its slices one tile of C of thread tiles with "
+        "the device has TMA, the CTA has no cluster, stream-K or slice barriers, and the sides of thread tiles are "
         "powers of two",
         lambda problem, config, target: config.pipeline.load is not Load.TMA or _shape_fits(problem, config, target),
     ),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Pair = tuple[Floats, Floats]
 _U = 2.0**-24  # unit roundoff of float
-_LEAST = 2.0**-125  # u times this is the smallest subnormal, the error of a result of any size
+_LEAST = 2.0**-125  # u times this is the smallest subnormal, an error that no result is free of
 
 
 def _normal(rng: np.random.Generator, m: int, n: int, k: int) -> Pair:
@@ -26,7 +26,7 @@ def _wide(rng: np.random.Generator, m: int, n: int, k: int) -> Pair:
 
 
 def _graded(rng: np.random.Generator, m: int, n: int, k: int) -> Pair:
-    """A falls along k by 2^30, B rises."""
+    """Elements of A fall along k by a factor of 2^30, and those of B rise by it."""
     a, b = _normal(rng, m, n, k)
     powers = np.exp2(-np.linspace(0, 30, k)).astype(np.float32)
     return a * powers, b / powers[:, None]
@@ -40,7 +40,7 @@ def _huge(rng: np.random.Generator, m: int, n: int, k: int) -> Pair:
 
 
 def _cancelling(rng: np.random.Generator, m: int, n: int, k: int) -> Pair:
-    """The second half of k cancels the first half, but for 2^-20 of it."""
+    """Products of the second half of k cancel those of the first half to within 2^-20."""
     a, b = _normal(rng, m, n, k)
     half = k // 2
     a[:, half : 2 * half] = a[:, :half]
@@ -68,8 +68,8 @@ class Exact:
         self._norms = ((x * x).sum(axis=1) ** 0.5)[:, None] * ((y * y).sum(axis=0) ** 0.5)[None, :] + _LEAST
 
     def errors(self, c: Any) -> tuple[float, float]:
-        """Largest error of an element of c over u |a||b|, and over u times the norms of the element's row of a and
-        column of b, where u = 2^-24; NaN where c has one. c is m x n, or the first rows and columns of the product."""
+        """Largest errors of c, over u |a||b| and over u times the norms of an element's row of a and column of b, where
+        u = 2^-24. Both are NaN if c has a NaN. c is m x n, or the first rows and columns of the product."""
         part = tuple(map(slice, c.shape))
         off = abs(c.astype("float64") - self.product[part]) / _U
         return float((off / self._magnitudes[part]).max()), float((off / self._norms[part]).max())

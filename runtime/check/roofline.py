@@ -28,7 +28,7 @@ class Rates:
         return self.float_gflops if dtype is DType.FLOAT else self.double_gflops
 
 
-# Measured rates by key of the device. A new row takes the rates of a loop of the instruction alone, and of reads alone.
+# Measured rates by key of the device. For a new row, time a loop of the instruction alone, and reads of memory alone.
 _MEASURED = {
     "nvidia-h200": Rates(
         66_900, 65_800, 4_430, "FFMA by clock and cores; DMMA m16n8k8 and memory reads measured on one H200, CUDA 13.0"
@@ -37,15 +37,15 @@ _MEASURED = {
 
 
 _PRODUCTS = {Grade.ELEMENTWISE: 6, Grade.NORMWISE: 3}
-"""Products of halves that replace one of float, in the cheapest scheme of a grade."""
+"""Number of products of halves that replace one product of floats, in the cheapest scheme of a grade."""
 _WGMMA_PER_CYCLE = 2048
 """Multiply-adds of halves by wgmma instructions, in one clock of one SM."""
 
 
 @cache
 def rates_of(info: DeviceInfo, accuracy: Grade = Grade.IEEE) -> Rates | None:
-    """Peak rates of a GPU, measured ones where there are any, else by clock and cores; None for the processor. The rate
-    of float is the one of products that keep `accuracy`."""
+    """Peak rates of a GPU: measured ones if there are any, else by its clock and cores; None for the processor. The
+    rate of float is that of products that keep `accuracy`."""
     if info.arch.is_host:
         return None
     rates = _MEASURED.get(info.key) or Rates(
@@ -83,5 +83,5 @@ def bounds_of(info: DeviceInfo, problem: Problem) -> tuple[Bound, ...]:
 
 
 def floor_us(info: DeviceInfo, problem: Problem) -> float | None:
-    """The least microseconds of a product: arithmetic, memory traffic or a launch alone; None for the processor."""
+    """Lower bound of a product in microseconds, the largest of `bounds_of`; None for the processor."""
     return next((bound.us for bound in bounds_of(info, problem)), None)

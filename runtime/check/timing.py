@@ -25,17 +25,17 @@ M = TypeVar("M", bound=Callable[..., Any])
 Inputs: TypeAlias = tuple[Operand, Operand, Operand]
 
 GRAPH_BELOW_US = 500.0
-"""Microseconds of a product below which contenders are compared from a graph. It is more than for a variant that is
-timed alone, so that either all contenders have the launch of a batch in their times or none."""
+"""Microseconds of a product below which contenders are compared from a graph. The limit is higher than for a variant
+that is timed alone, so that the launch of a batch is in the times of all contenders or of none."""
 
 _STAYS_WARM_S = 2.0
 """Seconds of idling after which a device is warmed up again. An H200 keeps its clocks for longer."""
 _ROW_US = 20_000.0
 """Microseconds of batches that are queued in a row for a contender with long turns, so that gaps are short."""
 _ELEMENTS = 4096
-"""Elements of the array for the short kernel between two products, which takes some 2 us, most of it the launch."""
+"""Elements of the array that the short kernel between two products negates, in some 2 us, mostly for its launch."""
 _NOISE = 0.1
-"""Least time that a product adds to that kernel, as a share of the kernel's; a shorter one may be noise."""
+"""Share of the short kernel's time below which the time that a product adds to it may be noise."""
 _EAGER_CALLS = 100
 """Most calls of each contender that are timed one by one."""
 _END_TO_END = 5
@@ -61,7 +61,7 @@ class TimingPlan:
     most: int
     """Largest number of batches."""
     rotate_l2: float
-    """Size of all input sets, in sizes of the last-level cache."""
+    """Size of all input sets together, as a multiple of the last-level cache."""
     max_sets: int
     """Largest number of input sets."""
     between: bool = False
@@ -75,7 +75,7 @@ class TimingPlan:
         return cls(0.3, 50.0, 200.0, 0.02, 3, 64, 2.5, 2048, between=True)
 
     def cold_sets(self, device: Device, problem: Problem) -> int:
-        """Number of input sets for which each is read from memory in turn."""
+        """Number of input sets that suffices for every product to read from memory, not from the cache."""
         return max(1, math.ceil(self.rotate_l2 * device.info.l2_bytes / max(1, problem.bytes)))
 
     @classmethod
@@ -126,7 +126,7 @@ class Timer:
         self._warm_until = 0.0
 
     def _rotating(self, seed: int) -> list[Inputs]:
-        """Random input sets, as zeros run faster than data. Each matrix of all sets lies in one allocation."""
+        """Draw random input sets, as zeros run faster than data. The sets share one allocation for A, B and C each."""
         problem, sets = self.problem, self.sets
         rng = np.random.default_rng(seed)
         shapes = (
@@ -135,8 +135,8 @@ class Timer:
             ((problem.m, problem.n), False),
         )
         stacks = []
-        for (of_one, cols), trans in shapes:
-            rows = of_one * problem.batch  # the matrices of a batch follow each other
+        for (matrix_rows, cols), trans in shapes:
+            rows = matrix_rows * problem.batch  # the matrices of a batch follow each other
             stack, _ = place(self.device, problem, (sets * rows, cols), False, rng)
             step = rows * cols * problem.dtype.size_bytes
             stacks.append(
@@ -164,7 +164,7 @@ class Timer:
 
     @_on_one_thread
     def ready(self, launch: Launch) -> Timed:
-        """Choose the batch of a contender, and capture a fast one's. Raises LaunchError."""
+        """Choose the size of a contender's batch, and capture a fast one's batch as a graph. Raises LaunchError."""
         self.warm(launch)
         first_us = self.device.elapsed_us(lambda: self._launch_next(launch, 1))
         if first_us >= self.plan.graph_below_us:
@@ -191,7 +191,7 @@ class Timer:
 
     @_on_one_thread
     def measure(self, launch: Launch, stop_above_us: float = math.inf) -> Measurement:
-        """Time one contender, which is stopped after one product if that took longer than `stop_above_us`.
+        """Time one contender. Timing ends early once the contender has proved slower than `stop_above_us`.
 
         Raises LaunchError.
         """
@@ -212,8 +212,8 @@ class Timer:
         """Time contenders side by side, in `count` rounds of shuffled orders. Returns samples in microseconds by name,
         and the clock in MHz.
 
-        Where the rounds take less than `seconds`, more follow, up to the most of the plan. A sample is one batch, or
-        with `turn_seconds` the last two thirds of a turn of that length: a device at its power limit then runs each
+        More rounds follow until `seconds` have passed, up to the plan's largest number. A sample is one batch, or with
+        `turn_seconds` the last two thirds of a turn of that length. In turns a device at its power limit runs each
         contender at the contender's own clock, and else all of them at one clock. Raises LaunchError.
         """
         timed = {name: self.ready(launch) for name, launch in contenders.items()}
@@ -231,7 +231,7 @@ class Timer:
         return samples, self.device.clock_mhz()
 
     def followed(self, launch: Launch | None = None) -> Launch:
-        """Return the launch of a product, if any, and after it of a short kernel of the array library.
+        """Return a launch of a product, if there is one, and then of a short kernel of the array library.
 
         The array library launches its kernel without PDL, so that it begins when the product is done, and ends before
         the next product reads anything.
@@ -246,7 +246,7 @@ class Timer:
         return both
 
     def _run_for(self, timed: Timed, seconds: float) -> float:
-        """Run a contender for some seconds. Returns the mean microseconds of a product, without gaps between rows."""
+        """Run a contender for `seconds`. Returns the mean microseconds of a product, without gaps between rows."""
         batches = max(1, round(_ROW_US / max(1.0, timed.first_us * timed.launches)))
         end = time.perf_counter() + seconds
         samples = [self.sample_us(timed, batches)]
@@ -280,10 +280,10 @@ class Timer:
         a, b = self._in_processors_memory
 
         def product() -> None:
-            inside = [xp.asarray(array) for array in (a, b)]  # no copy where the device is the processor
+            on_device = [xp.asarray(array) for array in (a, b)]  # no copy where the device is the processor
             c = xp.empty((problem.batch * problem.m, problem.n), problem.dtype.numpy_name)
-            a_operand = operand_of("a", inside[0], problem.trans_a)
-            b_operand = operand_of("b", inside[1], problem.trans_b)
+            a_operand = operand_of("a", on_device[0], problem.trans_a)
+            b_operand = operand_of("b", on_device[1], problem.trans_b)
             launch(a_operand, b_operand, operand_of("c", c, False), 1.0, 0.0)
             self.device.to_numpy(c)
 
@@ -306,7 +306,7 @@ class Timer:
 
 
 def _repeated(seconds: float, least: int, most: int) -> Iterator[None]:
-    """Repeat a loop `least` times at least, and then until so many seconds have passed, `most` times at most."""
+    """Repeat a loop until `seconds` have passed, but at least `least` times and at most `most` times."""
     end = time.perf_counter() + seconds
     for done in range(most):
         if done >= least and time.perf_counter() >= end:
@@ -315,8 +315,8 @@ def _repeated(seconds: float, least: int, most: int) -> Iterator[None]:
 
 
 def added_us(followed: Sequence[float], alone: Sequence[float]) -> list[float]:
-    """Microseconds that a product adds, round by round, to the kernel after it (`Timer.followed`): the times with the
-    product less the median of those without. Empty where one difference is so short that it may be noise."""
+    """Microseconds that a product adds to the kernel after it (`Timer.followed`), by round: the time with the product
+    less the median time without. Empty if one of the differences is so short that it may be noise."""
     kernel_us = statistics.median(alone)
     added = [us - kernel_us for us in followed]
     return added if min(added) > _NOISE * kernel_us else []

@@ -18,15 +18,15 @@ _CANARY = 0xA5
 _CANARY_BYTES = 4096
 _POISON = 0xFF  # every byte set makes a NaN of either type
 _WHOLE_FLOPS = {"host": 2e9, "cuda": 4e12}
-"""Operations of the largest product of which all of C is compared, by kind of device."""
+"""Most operations of a product whose whole C is compared, by kind of device."""
 _SAMPLED_ROWS = 64
-"""Rows compared of larger products, besides those at tile edges."""
+"""Number of random rows that are compared of a larger product, besides those at tile edges."""
 _SAMPLED_PRODUCTS = 64
-"""Products of a batch that are compared, beside those near powers of two."""
+"""Most random products of a batch that are compared, besides those near powers of two."""
 _DRAWN = 2**20 - 3
-"""Numbers drawn for a matrix; a prime, so that rows of a larger one are not copies of each other."""
+"""Most numbers drawn for a matrix: a prime, so that the rows of a larger matrix are not copies of each other."""
 _POISONED_BYTES = 2**22
-"""Bytes of the poison that fills C by repeated copies, for which an array library has no kernel to compile."""
+"""Most bytes of the array of poison. Repeated copies of it fill C, for which an array library compiles no kernel."""
 
 
 def gamma(count: int, unit_roundoff: float) -> float:
@@ -47,8 +47,8 @@ class Verdict:
 def place(
     device: Device, problem: Problem, shape: tuple[int, int], trans: bool, rng: np.random.Generator
 ) -> tuple[Operand, NDArray[Any]]:
-    """A random matrix in (-1, 1) on the device, as an operand, and the numbers drawn for it: its elements, row by row.
-    A large matrix repeats them, each time shifted."""
+    """Place a random matrix in [-1, 1) on the device. Returns its operand, and the numbers that fill it row by row. A
+    large matrix repeats them, and its rows begin at different numbers."""
     dtype, count = problem.dtype, math.prod(shape)
     # The device's memory comes first: where there is too little, no numbers are drawn in vain.
     buffer = device.allocate(count * dtype.size_bytes)
@@ -61,13 +61,13 @@ def place(
 def place_all(
     device: Device, problem: Problem, shape: tuple[int, int], trans: bool, rng: np.random.Generator
 ) -> tuple[Operand, NDArray[Any]]:
-    """The random matrices of all products of a batch, one after the other, as `place` has one."""
+    """Place the random matrices of all products of a batch, one after the other, as `place` does one."""
     rows, cols = shape
     return place(device, problem, (problem.batch * rows, cols), trans, rng)
 
 
 def _of_product(numbers: NDArray[Any], product: int, shape: tuple[int, int]) -> NDArray[Any]:
-    """The numbers that the matrix of a product of a batch repeats."""
+    """The numbers that fill the matrix of one product of a batch, repeated."""
     size = math.prod(shape)
     return numbers.take(np.arange(min(size, numbers.size)) + product * size, mode="wrap") if product else numbers
 
@@ -75,7 +75,7 @@ def _of_product(numbers: NDArray[Any], product: int, shape: tuple[int, int]) -> 
 def _references(
     xp: Any, problem: Problem, a: NDArray[Any], b: NDArray[Any], rng: np.random.Generator, whole: bool
 ) -> "list[_Reference]":
-    """References of one product, of all of it or of some rows and columns."""
+    """References of one product: one of all of C if `whole`, else one of some rows and one of some columns."""
     if whole:
         return [product(xp, problem, a, b, None, None)]
     rows = _sample(problem.m, rng, _SAMPLED_ROWS)
@@ -93,16 +93,16 @@ def _repeat(xp: Any, block: Any, flat: Any) -> None:
 class Verifier:
     """Inputs and reference of one problem on one device; checks any number of variants against them.
 
-    The bound is |C^ - C| <= gamma_{k+2} |alpha| |A||B| + gamma_2 |beta||C| + (k+4) * smallest subnormal, element by
-    element: what summing in any order with one rounding an operation cannot exceed. Where accuracy is `normwise`, the
-    first term is gamma_c |alpha| |a_i||b_j| with the Euclidean norms of a row of op(A) and a column of op(B), and c the
-    larger of k + 2 and NORMWISE_ROUNDINGS; else at most 4 / sqrt(k + 2) of the bound is allowed, as data are random
-    here: with a k of 65536 a kernel that drops a thousand terms is within the whole of it. NaN fails it.
-    Some products of a batch are compared, and rows count through the stack of all.
+    The bound of an element is |C^ - C| <= gamma_{k+2} |alpha| |A||B| + gamma_2 |beta||C| + (k+4) * smallest subnormal.
+    Summing in any order with one rounding per operation cannot exceed it. Where accuracy is `normwise`, the first term
+    is gamma_c |alpha| |a_i||b_j| with the Euclidean norms of a row of op(A) and a column of op(B), and c the larger of
+    k + 2 and NORMWISE_ROUNDINGS. Else an error may take at most 4 / sqrt(k + 2) of the bound, as the data are random:
+    with a k of 65536, a kernel that drops a thousand terms keeps the whole bound. NaN exceeds every bound. Only some
+    products of a batch are compared, and rows are counted through the stack of all.
     """
 
     SCALARS = ((1.0, 0.0), (-0.5, 2.0))
-    """alpha and beta of each check: beta 0 over poison, then both at work. Powers of two keep the reference exact."""
+    """alpha and beta of the two runs of a check, the first over poison. Powers of two keep the reference exact."""
 
     def __init__(
         self, device: Device, problem: Problem, seed: int = 1, reference: "Sequence[_Reference] | None" = None
@@ -143,8 +143,8 @@ class Verifier:
         self._c = buffer.array(problem.dtype.numpy_name, shape, _CANARY_BYTES)
         pointer = buffer.pointer + _CANARY_BYTES
         self._operand = Operand(pointer, batch * problem.m, problem.n, max(1, problem.n), False, buffer)
-        every = (_CANARY, _CANARY_BYTES), (_POISON, max(1, min(size, _POISONED_BYTES)))
-        self._canary, self._poison = (device.xp.asarray(np.full(count, byte, np.uint8)) for byte, count in every)
+        patterns = (_CANARY, _CANARY_BYTES), (_POISON, max(1, min(size, _POISONED_BYTES)))
+        self._canary, self._poison = (device.xp.asarray(np.full(count, byte, np.uint8)) for byte, count in patterns)
 
     def check(self, launch: Launch) -> Verdict:
         """Run a launch on poisoned output and compare the result. Raises LaunchError."""
@@ -171,9 +171,9 @@ class Verifier:
         outside = self._whole[:_CANARY_BYTES].tobytes() + self._whole[-_CANARY_BYTES:].tobytes()
         if outside.strip(bytes([_CANARY])):
             return "wrote outside C"
-        # The error says it where all of C was compared in one part; CuPy would compile another reduction.
-        compared = (len(self._parts) == 1 and self.problem.batch == 1) or not self._c.size
-        largest = accuracy.worst if compared else float(abs(self._c).max())
+        # Errors are NaN where C is. All of C is searched only if parts were not compared: CuPy compiles that kernel.
+        whole = (len(self._parts) == 1 and self.problem.batch == 1) or not self._c.size
+        largest = accuracy.worst if whole else float(abs(self._c).max())
         if not math.isfinite(largest):
             return "left elements of C unwritten, or made NaN of finite data"
         if not accuracy.worst <= self._most:
@@ -192,7 +192,7 @@ class Verifier:
             result, old = c[each][part.rows, part.cols], self._c0[each][part.rows, part.cols]
             bounds = abs(alpha) * gamma(roundings, u), abs(beta) * gamma(2, u), least
             ratio = ratio_of(result, old, part.high, part.low, part.magnitude, alpha, beta, *bounds)
-            # argmax finds a NaN first, so one is never passed over.
+            # argmax returns the place of a NaN if there is one.
             at = int(ratio.argmax())
             value = float(ratio.ravel()[at])
             if not value <= worst.worst:
@@ -205,11 +205,11 @@ class Verifier:
 def compile_check(device: Device, problem: Problem) -> None:
     """Make the array library compile the operations of a comparison, which it does at their first use. Raises
     LaunchError."""
-    few = replace(problem, m=3, n=5, k=7)
+    small = replace(problem, m=3, n=5, k=7)
     with device.entered():
-        nothing = device.xp.zeros((few.m, few.n))
-        reference = _Reference(slice(None), slice(None), nothing, nothing, nothing)
-        Verifier(device, few, reference=[reference]).check(lambda a, b, c, alpha, beta: None)
+        zeros = device.xp.zeros((small.m, small.n))
+        reference = _Reference(slice(None), slice(None), zeros, zeros, zeros)
+        Verifier(device, small, reference=[reference]).check(lambda a, b, c, alpha, beta: None)
 
 
 def _edges(size: int) -> NDArray[np.int64]:
@@ -245,17 +245,17 @@ class _Reference:
     of the Euclidean norms of a row of op(A) and a column of op(B)."""
 
 
-def _index(of: Any, position: int) -> int:
-    """Index in C of a row or column that is compared."""
-    return position if isinstance(of, slice) else int(of[position])
+def _index(indices: Any, position: int) -> int:
+    """Index in C of the row or column at a position of a reference."""
+    return position if isinstance(indices, slice) else int(indices[position])
 
 
 def product(
     xp: Any, problem: Problem, a: NDArray[Any], b: NDArray[Any],
     rows: NDArray[np.int64] | None, cols: NDArray[np.int64] | None,
 ) -> _Reference:  # fmt: skip
-    """The reference of op(A) op(B) on some rows or some columns, None for all; a and b are the numbers that A and B, as
-    stored, repeat in rows, all within -1 and 1, as `place` draws them.
+    """The reference of op(A) op(B) on some rows or some columns; None means all. a and b are numbers in [-1, 1), as
+    `place` draws them, that fill the stored A and B row by row, repeated.
 
     Products of two floats are exact in double, so float needs one matrix product in double, whose error is some
     2^-29 of float's. Double goes by slices: each operand is split so that the products of its leading slices add
@@ -265,7 +265,7 @@ def product(
     """
     wide_a, matrix_a = _read(xp, a, problem.stored_a, problem.trans_a, rows, int(problem.trans_a))
     wide_b, matrix_b = _read(xp, b, problem.stored_b, problem.trans_b, cols, int(not problem.trans_b))
-    at_rows, at_cols = (slice(None) if some is None else xp.asarray(some) for some in (rows, cols))
+    at_rows, at_cols = (slice(None) if at is None else xp.asarray(at) for at in (rows, cols))
     if problem.accuracy is Grade.NORMWISE:
         op_a, op_b = matrix_a(wide_a), matrix_b(wide_b)
         magnitude = xp.sqrt((op_a * op_a).sum(1))[:, None] * xp.sqrt((op_b * op_b).sum(0))
@@ -286,13 +286,13 @@ def product(
 
 
 def _read(
-    xp: Any, numbers: NDArray[Any], shape: tuple[int, int], trans: bool, some: NDArray[np.int64] | None, axis: int
+    xp: Any, numbers: NDArray[Any], shape: tuple[int, int], trans: bool, indices: NDArray[np.int64] | None, axis: int
 ) -> tuple[NDArray[np.float64], Callable[[NDArray[Any]], Any]]:
-    """The numbers of a stored matrix that repeats them, or of `some` of its rows (axis 0) or columns (axis 1), and a
-    function that makes op of a matrix of such numbers."""
-    if some is not None:
+    """Read a stored matrix that `numbers` fill, repeated, or its rows (axis 0) or columns (axis 1) at `indices`.
+    Returns its numbers in double, and a function that makes op of the matrix of such numbers."""
+    if indices is not None:
         rows, cols = map(np.arange, shape)
-        rows, cols = (some, cols) if axis == 0 else (rows, some)
+        rows, cols = (indices, cols) if axis == 0 else (rows, indices)
         numbers = numbers.take((rows[:, None] * shape[1] + cols).ravel(), mode="wrap")
         shape = len(rows), len(cols)
 
@@ -322,8 +322,8 @@ def two_sum(x: Any, y: Any) -> tuple[Any, Any]:
 
 @cache
 def _fused(xp: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Functions of whole arrays: the errors over their bounds, element by element, and numbers in two parts with one
-    more added. Where the array library can fuse, each is compiled to one kernel, which passes over memory once."""
+    """Two functions of whole arrays: `ratio`, errors over their bounds, and `added`, numbers in two parts plus a term.
+    If the array library can fuse, each is compiled to one kernel, which passes over memory once."""
 
     def ratio(
         result: Any, old: Any, high: Any, low: Any, magnitude: Any,

@@ -53,7 +53,7 @@ _PRIVATE = "tilewright-"
 _mark = ""
 """Part of the name of this process's private folder, by which its parent can remove the folder."""
 _broken: set[Path | None] = set()
-"""Caches that could not be written, None for a user without a home: one warning was given of each."""
+"""Caches that cannot be used, None for a user without a home. A warning was given of each."""
 
 
 class CacheWarning(UserWarning):
@@ -74,9 +74,9 @@ def compile_cached(compiler: Compiler, source: KernelSource) -> Binary:
     """The binary of a source, and of its preparation: from the cache where it holds a sound one, else compiled and
     added to the cache.
 
-    A cache that cannot be used costs a CacheWarning, once, and compiling into a private folder that is removed with
-    the process. Raises what the compiler raises: CompileError, DeviceError; the latter also where no folder can be
-    written.
+    If the cache cannot be used, a CacheWarning says so once, and kernels are compiled into a private folder that is
+    removed when the process ends. Raises CompileError and DeviceError as the compiler does; the latter also where no
+    folder can be written.
     """
     if source.preparation is not None:
         first = compile_cached(compiler, source.preparation)
@@ -94,8 +94,8 @@ def compile_cached(compiler: Compiler, source: KernelSource) -> Binary:
             except OSError as error:
                 _warn(root, f"the cache {root}", _cause(error))
         with contextlib.suppress(OSError):
-            if (binary_there := entry.find()) is not None:
-                return binary_there
+            if (cached := entry.find()) is not None:
+                return cached
     try:
         return _Entry(_private_root(os.getpid()), key, compiler, source).obtain()
     except OSError as error:
@@ -118,7 +118,7 @@ class _Entry:
     root: Path
     """Folder of the cache."""
     key: str
-    """`entry_key` of the next two."""
+    """`entry_key` of `compiler` and `source`."""
     compiler: Compiler
     source: KernelSource
 
@@ -128,14 +128,14 @@ class _Entry:
         return self.root / self.key[:2] / self.key
 
     def obtain(self) -> Binary:
-        """The binary, compiled where it is not here. Raises CompileError, DeviceError; OSError where the cache cannot
-        be used."""
+        """The binary, compiled if the entry is missing. Raises CompileError, DeviceError; OSError where the cache
+        cannot be used."""
         _make_private(self.root)
         _make_private(self.folder.parent)
         return self.find() or self._build()
 
     def find(self) -> Binary | None:
-        """The binary if it is here; an entry that is not sound is removed. Raises OSError."""
+        """The binary; None for an entry that is missing, or that is not sound and is removed. Raises OSError."""
         try:
             binary = self._read()
         except FileNotFoundError:
@@ -160,10 +160,10 @@ class _Entry:
         try:
             info: Any = json.loads(text)
             counts = [info[name] for name in _COUNTS]
-            of_this = info["key"] == self.key and info["sha256"] == hashlib.sha256(image).hexdigest()
+            matches = info["key"] == self.key and info["sha256"] == hashlib.sha256(image).hexdigest()
         except (ValueError, RecursionError, TypeError, KeyError) as error:
             raise _BadEntryError("info.json does not describe a binary") from error
-        if not of_this or not all(count is None or (type(count) is int and count >= 0) for count in counts):
+        if not matches or not all(count is None or (type(count) is int and count >= 0) for count in counts):
             raise _BadEntryError("info.json describes another binary")
         return Binary(image, *counts)
 
@@ -219,7 +219,7 @@ def _make_private(folder: Path) -> None:
 
 
 def _refuse_links(folder: Path) -> None:
-    """Raise PermissionError where another user's link leads there: it may lead to any folder of this user's."""
+    """Raise PermissionError if the path has another user's link, which may lead to any folder of this user."""
     for part in (folder, *folder.parents):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             facts = os.lstat(part)
@@ -228,7 +228,7 @@ def _refuse_links(folder: Path) -> None:
 
 
 def _discard(path: Path) -> None:
-    # Renamed first, so that nobody finds a half-deleted entry, and that a link's target stays.
+    # The entry is renamed first, so that nobody finds half of it, and so that the target of a link stays.
     grave = Path(tempfile.mkdtemp(prefix=".discarded-", dir=path.parent))
     try:
         with contextlib.suppress(FileNotFoundError):  # another process was quicker
@@ -243,20 +243,20 @@ def _probe(folder: Path) -> None:
 
 
 def mark_private(mark: str) -> None:
-    """Put a mark into the name of the private folder of this process, which may be killed before it removes it."""
+    """Put a mark into the name of this process's private folder, which the process leaves if it is killed."""
     global _mark
     _mark = mark
 
 
 def remove_private(mark: str) -> None:
-    """Remove the private folders with a mark, which its process left."""
+    """Remove the private folders with a mark, which a killed process left."""
     for root in Path(tempfile.gettempdir()).glob(f"{_PRIVATE}{mark}-*"):
         shutil.rmtree(root, ignore_errors=True)
 
 
 @functools.cache
 def _private_root(process: int) -> Path:
-    """A private folder of the process with this number: a forked child has one of its own, and its end leaves the
+    """A private folder of the process with this number. A forked child makes one of its own, and does not remove its
     parent's."""
     root = Path(tempfile.mkdtemp(prefix=f"{_PRIVATE}{_mark}-" if _mark else _PRIVATE))
 
@@ -273,7 +273,7 @@ def _prune_now_and_then(root: Path) -> None:
     with contextlib.suppress(OSError):
         if stamp.exists() and 0 <= time.time() - stamp.stat().st_mtime < _PRUNE_SECONDS:
             return
-        stamp.touch()  # first, so that of many builders one prunes
+        stamp.touch()  # first, so that only one of many builders prunes
         _prune(root, _BOUND_BYTES)
 
 
@@ -298,8 +298,8 @@ def _prune(root: Path, bound_bytes: int) -> None:
 
 
 def remove_kernels(names: Collection[str] | None = None) -> int:
-    """Remove the compiled kernels of these names from the cache, whatever compiled them, or all, and return their
-    number. Raises ConfigError for a cache that cannot be named."""
+    """Remove the compiled kernels with these names from the cache, or all kernels. Returns how many were removed.
+    Raises ConfigError for a cache that cannot be named."""
     root, removed = settings.cache_folder(), 0
     for path in _inside(root) if root else ():
         if not path.name.startswith(".") and (names is None or _kernel_of(path) in names):

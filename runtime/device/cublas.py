@@ -1,4 +1,4 @@
-"""cuBLAS by its C interface, in memory that the caller gives, so that it may be captured."""
+"""cuBLAS through its C interface, with a workspace from the caller, so that its calls may be captured."""
 
 import ctypes
 from typing import Any
@@ -61,7 +61,7 @@ class Cublas:
         def batched(*values: Any) -> int:
             assert strides is not None
             *sizes, factor, b, ldb, a, lda, factor_c, c, ldc = values
-            (outer_a, step_a), (outer_b, step_b), (outer_c, step_c) = strides.each
+            (outer_a, step_a), (outer_b, step_b), (outer_c, step_c) = strides.steps
             size, status = problem.dtype.size_bytes, 0
             for i in range(problem.batch // strides.inner):
                 at_a, at_b, at_c = a + i * outer_a * size, b + i * outer_b * size, c + i * outer_c * size

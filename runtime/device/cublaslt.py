@@ -20,7 +20,7 @@ _ALIGNED_BYTES = 256  # alignment that cuBLASLt assumes by default
 
 
 def _bindings() -> tuple[Any, Any]:
-    """nvmath's modules for cuBLASLt and cuBLAS, which share the names of arithmetic. Raises DeviceError."""
+    """nvmath's modules for cuBLASLt and for cuBLAS, which names the kinds of arithmetic. Raises DeviceError."""
     if importlib.util.find_spec("nvmath") is None:
         raise DeviceError(f"nvmath-python is not installed; get it with {_INSTALL}")
     try:
@@ -104,9 +104,9 @@ class CublasLt:
         return results[: int(count[0])]
 
     def launches(self) -> list[Launch]:
-        """A launch for each kernel of the heuristic that the workspace suffices for."""
-        good = (self._results["state"] == 0) & (self._results["workspace_size"] <= WORKSPACE_BYTES)
-        return [self._launch(int(index)) for index in np.flatnonzero(good)]
+        """A launch for each kernel of the heuristic that needs no larger workspace."""
+        usable = (self._results["state"] == 0) & (self._results["workspace_size"] <= WORKSPACE_BYTES)
+        return [self._launch(int(index)) for index in np.flatnonzero(usable)]
 
     def _launch(self, index: int) -> Launch:
         lt, device = self._lt, self._device

@@ -243,8 +243,8 @@ class CudaDevice(Device):
     @CachedProperty
     def _pdl(self) -> bool:
         """Whether a kernel may start while the one before it still runs: our kernels wait by themselves."""
-        able = "griddepcontrol" in self.info.arch.instructions
-        return able and pdl_works(cupy.cuda.runtime.driverGetVersion())
+        supported = "griddepcontrol" in self.info.arch.instructions
+        return supported and pdl_works(cupy.cuda.runtime.driverGetVersion())
 
     def allocate(self, nbytes: int, stream: int | None = None) -> CudaBuffer:
         """Memory from CuPy's pool, aligned to 512 bytes."""
@@ -287,8 +287,8 @@ class CudaDevice(Device):
     def on_stream(self, stream: int) -> AbstractContextManager[Any]:
         if stream == _current_stream():
             return nullcontext()
-        adopted = getattr(cupy.cuda.Stream, "from_external", None)  # CuPy 14 has it
-        context: AbstractContextManager[Any] = adopted(_Stream(stream)) if adopted else cupy.cuda.ExternalStream(stream)
+        adopt = getattr(cupy.cuda.Stream, "from_external", None)  # from CuPy 14 on
+        context: AbstractContextManager[Any] = adopt(_Stream(stream)) if adopt else cupy.cuda.ExternalStream(stream)
         return context
 
     def identity(self, stream: int, capturing: bool) -> tuple[int, int]:

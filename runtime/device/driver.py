@@ -20,7 +20,7 @@ _PDL = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _LEGACY = 1  # CU_STREAM_LEGACY, which 0 stands for
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _MAP_ALIGNMENT = 64
-"""Bytes whose multiples a CUtensorMap begins at."""
+"""Bytes to whose multiples a CUtensorMap is aligned."""
 _MAP_TYPES = {DType.FLOAT: 7, DType.DOUBLE: 8}  # CU_TENSOR_MAP_DATA_TYPE_*
 _NO_SWIZZLE, _SWIZZLE_128B = 0, 3  # CU_TENSOR_MAP_SWIZZLE_*
 _PROMOTED_128B = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
@@ -72,8 +72,8 @@ def pdl_works(driver_version: int) -> bool:
 
 
 def encoded_map(pointer: int, rows: int, cols: int, ld: int, dtype: DType, box: TensorBox) -> bytes:
-    """The CUtensorMap of a stored matrix: `rows` rows of `cols` elements, `ld` elements apart, of which a copy brings
-    a box. Raises LaunchError where the driver refuses it."""
+    """The CUtensorMap of a stored matrix: `rows` rows of `cols` elements, `ld` elements apart. A TMA copy brings a
+    `box` of it. Raises LaunchError where the driver refuses it."""
     raw = ctypes.create_string_buffer(MAP_BYTES + _MAP_ALIGNMENT)
     start = -ctypes.addressof(raw) % _MAP_ALIGNMENT
     status: int = _driver().cuTensorMapEncodeTiled(
@@ -96,15 +96,15 @@ def driver_launch(
     """Return the launcher of one kernel on one grid.
 
     `function` is a CUfunction, `codes` are those of ParameterBlock; `enter` makes its context the thread's. With `pdl`
-    the kernel waits by itself for those before it, and starts before they end.
+    the kernel starts before the kernels before it end, and waits for them itself.
     """
     extension = launcher.module()
     if extension is None:
         return DriverLaunch(function, launch, codes, pdl, enter, make_error)
     address = ctypes.cast(_driver().cuLaunchKernelEx, ctypes.c_void_p).value
-    how = launch.grid, launch.block, launch.dynamic_smem_bytes
-    made: Launcher = extension.Launch(address, function, *how, codes, pdl, enter, make_error)
-    return made
+    grid = launch.grid, launch.block, launch.dynamic_smem_bytes
+    bound: Launcher = extension.Launch(address, function, *grid, codes, pdl, enter, make_error)
+    return bound
 
 
 class DriverLaunch:
@@ -117,13 +117,13 @@ class DriverLaunch:
         self._attribute = _Attribute(_PDL, 0, 1)
         attributes = ctypes.pointer(self._attribute)
         self._config = _Config(launch.grid, launch.block, launch.dynamic_smem_bytes, None, attributes, int(pdl))
-        self._given = ctypes.byref(self._config), ctypes.c_void_p(function), self._block.pointers, None
+        self._arguments = ctypes.byref(self._config), ctypes.c_void_p(function), self._block.pointers, None
         self._pack, self._stream, self._enter, self._make_error = self._block.pack, 0, enter, error
-        self._lock = Lock()  # the arguments have one place
+        self._lock = Lock()  # all calls write their arguments to the same memory
         self._launch = _driver().cuLaunchKernelEx
 
     def __call__(self, stream: int, *values: object) -> None:
-        """Put it on a stream. Raises LaunchError."""
+        """Put the launch on a stream. Raises LaunchError."""
         with self._lock.alone():
             try:
                 self._pack(*values)
@@ -131,22 +131,22 @@ class DriverLaunch:
                 self._block.fill(*values)
             if stream != self._stream:
                 self._config.stream = self._stream = stream
-            status = self._launch(*self._given)
+            status = self._launch(*self._arguments)
             if status == _NO_CONTEXT:  # the first call of a thread
                 self._enter()
-                status = self._launch(*self._given)
+                status = self._launch(*self._arguments)
         if status:
             raise self._make_error(status)
 
 
 def load_now(function: int) -> None:
     """Load a CUfunction before its first launch: it could not be loaded while a stream is captured."""
-    if hasattr(_driver(), "cuFuncLoad"):  # from CUDA 12.4 on; drivers before it load with the module or the first look
+    if hasattr(_driver(), "cuFuncLoad"):  # from CUDA 12.4 on; older drivers have loaded it by then
         _driver().cuFuncLoad(ctypes.c_void_p(function))
 
 
 def stream_identity(stream: int) -> int:
-    """A number for a stream that no other stream ever has, while handles are given out again. Raises LaunchError."""
+    """A number for a stream that, unlike its handle, no later stream has. Raises LaunchError."""
     if stream <= _LEGACY:
         return -1  # the default stream, which is never destroyed
     identity = ctypes.c_uint64()

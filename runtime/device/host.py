@@ -112,7 +112,7 @@ class HostFunction:
             raise LaunchError(f"{name} cannot be loaded: {error}") from error
         self.entry.restype = ctypes.c_char_p
         self.name, self.thread_bytes = name, thread_bytes
-        self.lock = Lock()  # a library has one block running, and ctypes lets other threads in
+        self.lock = Lock()  # a library runs one block at a time, and ctypes lets other threads run
 
     def bound(self, launch: LaunchConfig, codes: str) -> "HostLaunch":
         self._check(launch)
@@ -133,13 +133,13 @@ class HostLaunch:
 
     def __init__(self, function: HostFunction, launch: LaunchConfig, codes: str) -> None:
         self._function = function
-        self._how = _Launch(launch.grid, launch.block, launch.dynamic_smem_bytes)
-        self._at_how = ctypes.byref(self._how)
+        self._launch = _Launch(launch.grid, launch.block, launch.dynamic_smem_bytes)
+        self._at_launch = ctypes.byref(self._launch)
         self._block = ParameterBlock(codes)
         self._nbytes = launch.threads * function.thread_bytes
 
     def __call__(self, stream: int, *values: object) -> None:
-        function, block, how = self._function, self._block, self._how
+        function, block, launch = self._function, self._block, self._launch
         count = ctypes.c_uint64(block.count)
         with function.lock.alone():
             try:
@@ -147,8 +147,8 @@ class HostLaunch:
             except OverflowError:
                 block.fill(*values)
             memory = _stacks(self._nbytes)
-            how.memory, how.number = memory[1], next(_launches)
-            failure = function.entry(self._at_how, block.pointers, block.sizes, count)
+            launch.memory, launch.number = memory[1], next(_launches)
+            failure = function.entry(self._at_launch, block.pointers, block.sizes, count)
             _free.append(memory)
             if failure is not None:
                 raise LaunchError(f"{function.name}: {failure.decode(errors='replace')}")
@@ -160,7 +160,7 @@ class HostDevice(Device):
     xp: Any = np
 
     def __init__(self, alignment: int = 16) -> None:
-        """`alignment` is the one of buffers, in bytes. They end at a guard page, unless their size is no multiple."""
+        """`alignment` is that of buffers, in bytes. A buffer ends at a guard page if its size is a multiple of that."""
         self.compiler = HostCompiler()
         self._alignment = alignment
 
@@ -229,7 +229,7 @@ class NumpyBlas:
         dtype, batch = np.dtype(problem.dtype.numpy_name), (1, 1)
         steps_a = steps_b = steps_c = NO_STEPS
         if strides:
-            batch, (steps_a, steps_b, steps_c) = (problem.batch // strides.inner, strides.inner), strides.each
+            batch, (steps_a, steps_b, steps_c) = (problem.batch // strides.inner, strides.inner), strides.steps
 
         def launch(stream: int, *values: Any) -> None:
             a, b, c, alpha, beta, *_ = values
@@ -238,11 +238,11 @@ class NumpyBlas:
                 if alpha == 0:  # A and B are not read
                     out[:] = dtype.type(beta) * out if beta else 0
                     return
-                one = _widened(a, (*batch, *problem.stored_a), (*steps_a, lda), dtype, elements)
-                other = _widened(b, (*batch, *problem.stored_b), (*steps_b, ldb), dtype, elements)
-                one = one.swapaxes(-1, -2) if problem.trans_a else one
-                other = other.swapaxes(-1, -2) if problem.trans_b else other
-                product = np.matmul(one, other, out=None if beta else out)
+                op_a = _widened(a, (*batch, *problem.stored_a), (*steps_a, lda), dtype, elements)
+                op_b = _widened(b, (*batch, *problem.stored_b), (*steps_b, ldb), dtype, elements)
+                op_a = op_a.swapaxes(-1, -2) if problem.trans_a else op_a
+                op_b = op_b.swapaxes(-1, -2) if problem.trans_b else op_b
+                product = np.matmul(op_a, op_b, out=None if beta else out)
                 if alpha != 1:
                     product *= dtype.type(alpha)
                 if beta != 0:
@@ -255,7 +255,7 @@ class NumpyBlas:
 def _widened(
     pointer: int, shape: tuple[int, ...], steps: tuple[int, ...], dtype: np.dtype[Any], elements: Elements
 ) -> NDArray[Any]:
-    """Stored operands in the type of C."""
+    """The stored matrices of an operand, converted to the type of C."""
     if elements is Elements.HALF:
         return _matrices(pointer, shape, steps, np.dtype(np.float16)).astype(dtype)
     if elements is Elements.BFLOAT16:  # the first half of a float

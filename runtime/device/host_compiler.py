@@ -1,4 +1,4 @@
-"""Compiler of emitted CUDA text for the processor, loading of what it makes, and the search for compilers."""
+"""Compiler of emitted CUDA text for the processor, loading of its libraries, and the search for compilers."""
 
 import hashlib
 import itertools
@@ -84,9 +84,9 @@ def compiled(command: tuple[str, ...], name: str, text: str, folder: str, timeou
 def load_image(name: str, image: bytes, load: Callable[[str], Loaded]) -> Loaded:
     """Call `load` with the path of a file in memory that holds `image`, close the file and return the result.
 
-    The loader takes a library for loaded if it has one with the same path, or the same device and inode. A loaded
-    library keeps its file, and so its inode. Its path would return with its descriptor, so each path is spelled in
-    another way. Raises OSError.
+    The loader loads no file that has the path, or the device and inode, of a library that is loaded. A loaded library
+    keeps its file, so that its inode is not used again. The number of its closed descriptor is, so each path is spelled
+    in another way. Raises OSError.
     """
     file = os.memfd_create(name)
     try:
@@ -112,8 +112,8 @@ def translation_unit(source: KernelSource) -> str:
 
 
 def on_host(code: str, name: str) -> str:
-    """Change a text in two places: each section of instructions becomes as many lines that declare the functions of the
-    same names of instructions.h, and `extern __shared__`, which no macro makes C++, becomes a pointer. Raises
+    """Change a text in two places, which keep their number of lines. Each section of instructions becomes declarations
+    of the same names in instructions.h; `extern __shared__`, which no macro turns into C++, becomes a pointer. Raises
     CompileError for a section without a beginning or an end."""
     text = _SECTION.sub(_twins, code)
     check(not _SECTION_LINE.search(text), f"{name}: a section of instructions has no beginning or no end", CompileError)

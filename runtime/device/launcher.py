@@ -61,7 +61,7 @@ def _loaded(binary: Binary) -> Any:
 
 
 @cache
-def _found() -> tuple[Any, str]:
+def _extension() -> tuple[Any, str]:
     try:
         compiler, folder = ExtensionCompiler(), Path(__file__).with_name("calls")
         source = KernelSource(_NAME, "\n".join((folder / name).read_text() for name in _PARTS))
@@ -72,9 +72,9 @@ def _found() -> tuple[Any, str]:
 
 def module() -> Any:
     """The extension, with the types `Launch` and `Call` and the function `trees`; None where it cannot be had."""
-    return _found()[0]
+    return _extension()[0]
 
 
 def described() -> str:
     """Language of the launches: `C` and its compiler, or `Python` and the reason."""
-    return _found()[1]
+    return _extension()[1]

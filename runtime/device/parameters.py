@@ -8,7 +8,7 @@ from typing import Any
 MAP_BYTES = 128
 """Bytes of a tensor map."""
 _SLOT_BYTES = 64
-"""Bytes whose multiples arguments begin at, so that every type is aligned."""
+"""Bytes to whose multiples arguments are aligned, which suffices for every type."""
 
 
 @cache

@@ -47,13 +47,13 @@ class DeviceInfo(Target):
 
     @property
     def complete(self) -> bool:
-        """Whether there is every fact that a model needs: facts may come from a file or another machine."""
+        """Whether every fact that a model needs is there: facts from a file or another machine may lack some."""
         counts = self.sm_count, self.memory_bytes, self.clock_mhz, self.bandwidth_gbs
         return min(counts) > 0 and bool(self.key)
 
     def peak_gflops(self, dtype: DType) -> float:
-        """Peak of arithmetic by clock and lanes, on tensor cores where they compute in double, in 10^9 operations a
-        second."""
+        """Peak rate of arithmetic by clock and lanes, in 10^9 operations a second; of double, also by tensor cores that
+        compute in it."""
         double = max(self.arch.fma_per_cycle_double, self.arch.dmma_per_cycle)
         lanes = self.arch.fma_per_cycle_float if dtype is DType.FLOAT else double
         return 2 * lanes * self.sm_count * self.clock_mhz / 1e3
@@ -137,11 +137,11 @@ class Blas(Protocol):
         self, problem: Problem, lda: int, ldb: int, ldc: int, elements: Elements = Elements.OWN,
         strides: Strides | None = None,
     ) -> Launcher:  # fmt: skip
-        """Return the launcher of a product of matrices with these leading dimensions in elements, in IEEE arithmetic
-        where `elements` is OWN; of a batch with these distances.
+        """Return the launcher of a product of matrices with these leading dimensions in elements, or of a batch with
+        these distances. Arithmetic is IEEE's where `elements` is OWN.
 
-        Its arguments are a stream, addresses of A, B and C, alpha, beta and the address of its workspace, if any. m, n,
-        k and alpha are not 0 unless the library is `complete`.
+        The launcher takes a stream, the addresses of A, B and C, alpha, beta and the address of its workspace, if any.
+        m, n, k and alpha are not 0 unless the library is `complete`.
         """
 
 
@@ -188,7 +188,7 @@ class Device(Protocol):
     """Compiler of its kernels."""
 
     def entered(self) -> AbstractContextManager[Any]:
-        """Make this the array library's current device, so that memory, stream and launch are its own."""
+        """Return a context in which this is the array library's current device, to which memory and launches belong."""
         return nullcontext()
 
     def load(self, binary: Binary, name: str) -> Function:
@@ -249,8 +249,8 @@ class Device(Protocol):
         return nullcontext()
 
     def identity(self, stream: int, capturing: bool) -> tuple[int, int]:
-        """A number for the graph that a stream is captured into, 0 where it is not, and one for the stream. The pair is
-        never used again, as a handle may be. Raises LaunchError."""
+        """A number for the graph that a stream is captured into, 0 where it is not, and one for the stream. Unlike a
+        handle, the pair is never used again. Raises LaunchError."""
         return 0, 0
 
     def synchronize(self) -> None:
@@ -276,12 +276,12 @@ class Device(Protocol):
 
     @CachedProperty
     def shared_blas(self) -> Blas:
-        """Handle of all products that `vendor` makes: a handle stays, with memory of its own."""
+        """The one handle of all products that `vendor` makes, as a handle has memory of its own and is never freed."""
         return self.blas()
 
     def vendor(self, problem: Problem, elements: Elements = Elements.OWN) -> Launch:
         """Return a launch of the vendor's library for a problem, for one thread at a time, with a workspace that is
-        allocated once. Leading dimensions of operands that are not of the problem's `dtype` count elements of theirs.
+        allocated once. Leading dimensions count elements of the operands' own types.
 
         Raises DeviceError where the library is missing, or cannot multiply in this way.
         """

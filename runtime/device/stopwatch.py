@@ -6,7 +6,7 @@ from typing import Any
 
 _LEAST_US, _MOST_US = 50.0, 20e3
 """Bounds of the microseconds for which the device is held back."""
-_NOTHING = 0.001
+_NEGLIGIBLE = 0.001
 """Largest share of a time that queueing may add to it."""
 HOLD_NAME = "hold_device"
 HOLD = """\
@@ -46,7 +46,7 @@ class Stopwatch:
             queued_us = (time.perf_counter() - begin) * 1e6
             self._end.synchronize()
             elapsed_us = self._between_us(self._start, self._end)
-            if queued_us <= held_us + _NOTHING * elapsed_us or held_us == _MOST_US:
+            if queued_us <= held_us + _NEGLIGIBLE * elapsed_us or held_us == _MOST_US:
                 self._hold_us = min(max(2 * queued_us, _LEAST_US), _MOST_US)
                 return elapsed_us
             # The next try may need less time than this one took: the first launch of a graph takes milliseconds.

@@ -81,7 +81,7 @@ def check_offsets(offsets: Any, like: Any) -> None:
 
 
 def check_rising(offsets: Sequence[int], most: int) -> None:
-    """Raise ShapeError unless the ends of groups rise up to `most`."""
+    """Raise ShapeError unless the ends of groups rise from 0 to `most` at most."""
     before = 0
     for end in offsets:
         text = f"offsets must rise from 0 to {most} at most, got {end} after {before}"
@@ -108,15 +108,15 @@ def names_of(swapped: bool) -> tuple[str, str, str]:
 
 
 def swapped_dims(dims: Sequence[Dim]) -> tuple[Dim, ...]:
-    """The dimensions of a stack of the transposed products, whose A is B here."""
+    """The dimensions of a stack of the transposed products, in which A and B change places."""
     return tuple((extent, (b, a, c)) for extent, (a, b, c) in dims)
 
 
 def laid_out(
     problem: Problem, a: View, b: View, out: View | None, dims: Sequence[Dim] = ()
 ) -> tuple[Problem, tuple[View, View], tuple[int, int, int], bool]:
-    """The product that a kernel has to compute for a problem with these arrays, A and B as stored, the first matrices
-    of stacks with these dimensions.
+    """Find the product that a kernel has to compute for a problem. `a` and `b` are the matrices as stored; with `dims`
+    all are the first matrices of stacks with these dimensions.
 
     Returns its problem, its A and B, the leading dimensions of A, B and C in elements (for a new C its columns), and
     whether it is the transpose of the caller's product, as for an `out` that lies column by column. Raises ShapeError,
@@ -134,8 +134,8 @@ def laid_out(
             raise DeviceMismatchError(f"{names[0]} is on {a.place}, {name} on {view.place}")
         check(view.shape == shape, f"{name} must be {shape[0]}x{shape[1]}, got shape {view.shape}", ShapeError)
         if view.dtype is not problem.dtype:
-            wanted, got = problem.dtype.numpy_name, view.dtype.numpy_name
-            raise ArgumentTypeError(f"{name} must be {wanted}, got {got}: it is never cast silently")
+            own, other = problem.dtype.numpy_name, view.dtype.numpy_name
+            raise ArgumentTypeError(f"{name} must be {own}, got {other}: it is never cast silently")
         lds[i] = leading(name, view)
     checked = lds[0], lds[1], lds[2]
     if out is not None:
@@ -271,15 +271,15 @@ def check_apart(
     """Raise LayoutError where C shares bytes with A or B, by their addresses. Interleaved rows share none."""
     size, extents = problem.dtype.size_bytes, [extent for extent, _ in dims]
 
-    def seen(pointer: int, shape: tuple[int, int], ld: int, steps: Sequence[int]) -> Any:
+    def placed(pointer: int, shape: tuple[int, int], ld: int, steps: Sequence[int]) -> Any:
         # NumPy goes by addresses and reads nothing, so they may be a GPU's.
         rows, cols = shape
-        facts = {"data": (pointer, False), "typestr": "|u1", "version": 3}
-        facts |= {"shape": (*extents, rows, cols * size), "strides": (*steps, ld * size, 1)}
-        return np.asarray(SimpleNamespace(__array_interface__=facts))
+        interface = {"data": (pointer, False), "typestr": "|u1", "version": 3}
+        interface |= {"shape": (*extents, rows, cols * size), "strides": (*steps, ld * size, 1)}
+        return np.asarray(SimpleNamespace(__array_interface__=interface))
 
     steps = [[step[i] for _, step in dims] for i in range(3)]
-    a, b, c = map(seen, pointers, (problem.stored_a, problem.stored_b, (problem.m, problem.n)), lds, steps)
+    a, b, c = map(placed, pointers, (problem.stored_a, problem.stored_b, (problem.m, problem.n)), lds, steps)
     for name, operand in zip(names, (a, b)):
         text = f"out overlaps {name}: give it memory of its own"
         try:

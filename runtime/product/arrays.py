@@ -283,7 +283,7 @@ class _Torch(Kind):
 
 
 KINDS: dict[type, Kind] = {np.ndarray: _NumPy()}
-"""Kinds by the type of their arrays, as far as arrays of these types were passed."""
+"""Kinds by the type of their arrays. A type of CuPy or torch is added when the first such array is passed."""
 
 
 def kind_of(array: Any) -> Kind | None:
@@ -337,7 +337,7 @@ def as_array(name: str, array: Any, dtype: str = "float32") -> Any:
 
 
 def in_library_of(like: Any, result: Any) -> Any:
-    """The result as an array of the library that `like` belongs to, where `like` names its library."""
+    """The result as an array of the library that `like` belongs to, where `like` names it by `__array_namespace__`."""
     if kind_of(like) is not None or not hasattr(like, "__array_namespace__"):
         return result
     namespace = like.__array_namespace__()

@@ -41,7 +41,7 @@ class Matrix:
 
     @property
     def values(self) -> tuple[Value, Value]:
-        """The arguments of a kernel for it."""
+        """The matrix as arguments of a kernel."""
         return self.name, self.ld
 
 

@@ -139,8 +139,8 @@ class Gemm:
                 CuPy or torch, or anything with `__cuda_array_interface__` or `__dlpack__`. Rows may be padded. For a
                 batch, one or two dimensions come before these two; what is 1 or missing there is repeated.
             b: array of the same kind and dtype, k x n, or n x k with trans_b.
-            out: m x n, written, row by row or column by column; with beta other than 0 it is C, and has to be given. In
-                one by columns the kernel of C^T = op(B)^T op(A)^T writes, which is loaded when it is first needed.
+            out: m x n, written, row by row or column by column; with beta other than 0 it is C, and has to be given. An
+                `out` by columns is written by the kernel of C^T = op(B)^T op(A)^T, which is loaded at its first use.
             alpha: factor of the product, a number or a 0-d array. With 0, a and b are not read. A 0-d array on a GPU is
                 copied to the processor at each call, which waits for the GPU and cannot be captured.
             beta: factor of C, in the same way. With 0, what `out` held is not read.

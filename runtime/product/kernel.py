@@ -115,8 +115,8 @@ class Kernel(Product):
     def laid(self, lda: int, ldb: int, ldc: int, strides: Strides | None = None) -> Run:
         if self._empty:
             return lambda *_: None
-        how = (lda, ldb, ldc), strides or self.dense
-        return self._padded(*how) if self._padding else Laid(self, *how)
+        layout = (lda, ldb, ldc), strides or self.dense
+        return self._padded(*layout) if self._padding else Laid(self, *layout)
 
     def prepare_graphs(self, count: int) -> None:
         """Make memory ready for `count` graphs, so that capturing this kernel allocates nothing. Raises LaunchError."""
@@ -157,7 +157,7 @@ class Kernel(Product):
             shapes = self.problem.stored_a, self.problem.stored_b, (self.problem.m, self.problem.n)
             packed = lds == tuple(cols for _, cols in shapes) and strides and strides.is_dense(self.problem)
             return tuple(multiple - 1 for multiple in multiples) if packed else (-1, -1, -1)
-        steps = strides.each if strides else (NO_STEPS,) * 3
+        steps = strides.steps if strides else (NO_STEPS,) * 3
         size = self.problem.dtype.size_bytes
         distances = zip(multiples, lds, steps)
         unaligned = any(each * size % multiple for multiple, ld, step in distances for each in (ld, *step))
@@ -166,11 +166,11 @@ class Kernel(Product):
     def program(
         self, lds: tuple[int, int, int], strides: Strides | None, reads: bool, adds: bool = True
     ) -> Program:  # fmt: skip
-        """The launches of a product with these leading dimensions and distances; `reads` says whether A and B are read,
-        as alpha is not 0, and `adds` whether C is, as beta is not 0, which matters where C is copied."""
+        """The launches of a product with these leading dimensions and distances. `reads` says whether A and B are read,
+        as alpha is not 0; `adds` says whether C is, as beta is not 0, which matters only where C is copied."""
         (m, n, k), batch = self._sizes, self.problem.batch
-        each = strides.each if strides else (NO_STEPS,) * 3
-        a, b, c = (Matrix(name, ld, steps) for name, ld, steps in zip("abc", lds, each))
+        distances = strides.steps if strides else (NO_STEPS,) * 3
+        a, b, c = (Matrix(name, ld, steps) for name, ld, steps in zip("abc", lds, distances))
         steps, maps, no_maps = list[Step](), dict[str, Maps](), [_NO_MAP] * len(self._boxes)
         stored, dtype = [self.problem.stored_a, self.problem.stored_b], self.problem.dtype
         reads, matrices = reads and k > 0, (a, b, c)
@@ -185,8 +185,8 @@ class Kernel(Product):
             steps.append(self._splitting.step(a, b, strides))
         for matrix, shape, box in zip((a, b), stored, self._boxes if reads else ()):
             rows, cols = shape
-            made = partial(self.device.tensor_map, rows=rows, cols=cols, ld=matrix.ld, dtype=dtype, box=box)
-            maps[f"map of {matrix.name}"] = Maps(matrix.name, made)
+            make = partial(self.device.tensor_map, rows=rows, cols=cols, ld=matrix.ld, dtype=dtype, box=box)
+            maps[f"map of {matrix.name}"] = Maps(matrix.name, make)
         k = k if reads or not self._padding else 0  # copies that were not filled are not read
         values = [*a.values, *b.values, *c.values, m, n, k, "alpha", "beta", *self._more, *(maps or no_maps)]
         values += self._splitting.names if self._splitting else ()

@@ -123,9 +123,9 @@ class Library:
                 and keeps the fastest in the store; the caller waits. `predict` does not. None for what
                 TILEWRIGHT_FIRST_USE says, else `predict`.
             seconds: about how long measuring may take.
-            vendor: `auto` hands the product to the vendor's library where that is faster than our kernel: to a GPU's
-                where a record says so, or without one timing both for some milliseconds, and on the processor to NumPy
-                unless just this shape was tuned there. `never` does not. None for what TILEWRIGHT_VENDOR says, else
+            vendor: `auto` hands the product to the vendor's library where that is faster than our kernel. On a GPU a
+                record decides, or without one a timing of both for some milliseconds. On the processor NumPy serves,
+                unless exactly this shape was tuned there. `never` does not. None for what TILEWRIGHT_VENDOR says, else
                 `auto`.
             m: rows of C, in place of `shape`, where n and k are given too.
             batch: products of the shape that one call computes, of stacks of matrices; None for one.
@@ -144,9 +144,9 @@ class Library:
         problem = Problem.parse(_one_shape(shape, m, n, k), dtype, trans, accuracy, **flags, batch=batch)
         opened = device_of(device)
         measure = self._first_use(first_use, seconds)
-        beside = self._beside(settings.vendor(vendor))
+        fallback = self._fallback(settings.vendor(vendor))
         records = Store(check_path("store", store))
-        return load_on(opened, problem, records, self._ranking, measure, beside, self._note)
+        return load_on(opened, problem, records, self._ranking, measure, fallback, self._note)
 
     def _note(self, product: Kernel | VendorProduct) -> None:
         """Add a product to the loaded ones."""
@@ -252,12 +252,12 @@ class Library:
 
         def operands() -> Operands:
             c = kind.empty(like, (problem.m, problem.n))
-            each = (
+            matrices = (
                 Operand(stored[0].pointer, *problem.stored_a, lds[0], problem.trans_a, stack.a),
                 Operand(stored[1].pointer, *problem.stored_b, lds[1], problem.trans_b, stack.b),
                 Operand(kind.pointer(c), problem.m, problem.n, problem.n, False, c),
             )
-            return Operands(each, kind.stream(int(place.partition(":")[2])))
+            return Operands(matrices, kind.stream(int(place.partition(":")[2])))
 
         timed = place != "host" and problem.batch == 1 and not problem.ragged
         ready = self._ready(problem, where, kind, operands=operands if timed else None)
@@ -278,12 +278,12 @@ class Library:
         Where b is a stack of matrices, the rows of a are divided into groups, each multiplied by a matrix of its own:
         `out[begin:end] = a[begin:end] @ b[i]`. Where b is a matrix, the columns of a and the rows of b are divided, and
         each group has a result of its own: `out[i] = a[:, begin:end] @ b[begin:end]`, as the gradient of such stacks.
-        Group i ends before offsets[i], where the next one begins. A group may be empty; rows from the last offset on
-        count as products of nothing, beta * out.
+        Group i ends before offsets[i], where the next one begins. A group may be empty. Rows from the last offset on
+        belong to no group; such rows of the result are beta * out.
 
         Offsets stay where they are: those of arrays on a GPU are read by the kernel there, so that the call may be
-        captured and they may change between replays. Such are not checked. With offsets that do not rise results are
-        wrong, but nothing outside `out` is written. torch's autograd and traces record products of their tensors.
+        captured and they may change between replays. They are not checked: if they do not rise, results are wrong, but
+        nothing outside `out` is written. torch's autograd and traces record products of their tensors.
 
         Args:
             a: rows x k, or m x rows where b is a matrix; float32 or float64, of NumPy, CuPy or torch, or anything with
@@ -333,8 +333,8 @@ class Library:
         check_offsets(offsets, first)
         if len(second.shape) == 3 and second.shape[0] == len(offsets) == 0 and first.shape[1:] == second.shape[1:2]:
             # No row belongs to a group: the product has no steps of k.
-            nothing = first[:, :0], second.reshape(0, second.shape[2])
-            return self.product(*nothing, out, alpha, beta, accuracy, device, copy, "never")
+            empty = first[:, :0], second.reshape(0, second.shape[2])
+            return self.product(*empty, out, alpha, beta, accuracy, device, copy, "never")
 
         def inside(a: Any, b: Any, c: Any, alpha: float, beta: float, offsets: Any) -> Any:
             return self.grouped(a, b, offsets, c, alpha, beta, accuracy, None, "never")
@@ -428,7 +428,7 @@ class Library:
                 Served, which has a kernel and an architecture of its own. The store gives the kernels of the others.
             name: name of the functions and files; None for a name made of the product: `gemm_f32_nn_1024x768x512`.
             layout: which files to make; None for these two, with functions for batches where a shape has a batch.
-            options: more of the command that writes the files again, for their banner.
+            options: further options of the command that writes the files again, for their banner.
             dtype: as for `load`.
             trans: nn, nt, tn or tt: which of A and B are stored transposed; None for nn.
             trans_a: whether A is stored k x m, in place of `trans`.
@@ -436,9 +436,9 @@ class Library:
             accuracy: ieee, elementwise or normwise, as for `load`.
             batch: products of one call that kernels are chosen for; None for one.
             config: the variant for shapes that are no Served, such as "tiled:32", in place of what the store gives.
-            arch: generation of the GPU that the shapes are for, such as "sm_90a"; its device with most records counts.
-                None for that of `device`.
-            device: auto, cuda or cuda:N, which GPU of this machine the shapes are for; needed without `arch` alone.
+            arch: architecture of the GPU that the shapes are for, such as "sm_90a"; its device with the most records
+                counts. None for that of `device`.
+            device: auto, cuda or cuda:N, the GPU of this machine that the shapes are for; ignored with `arch`.
             store: folder of records; None for that of the user.
 
         Returns:
@@ -529,7 +529,7 @@ class Library:
             return None
         return lambda device, problem, store, looked_up: self._measure(device, problem, store, looked_up, seconds)
 
-    def _beside(
+    def _fallback(
         self, vendor: str, operands: Callable[[], Operands] | None = None
     ) -> Callable[[OwnKernel], VendorFallback | None] | None:
         """The function that decides whether the vendor's library serves, None where it must not."""
@@ -568,8 +568,8 @@ class Library:
             call = "grouped_matmul once" if problem.ragged else f"prepare('{problem.shape}', ...)"
             refuse_capture(device, kind, problem, f"call tilewright.{call} before")
         measure = measure or self._first_use(None, _SECONDS)
-        beside = self._beside(vendor, operands)
-        ready = load_on(device, problem, Store(), self._ranking, measure, beside, self._loaded.add)._ready
+        fallback = self._fallback(vendor, operands)
+        ready = load_on(device, problem, Store(), self._ranking, measure, fallback, self._loaded.add)._ready
         free = [key for key, each in self._kernels.items() if not each.captured]
         if len(self._kernels) >= _MAX_KERNELS and free:
             self._plans.drop(self._kernels.pop(min(free, key=lambda key: self._kernels[key].used)))

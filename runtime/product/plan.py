@@ -1,4 +1,4 @@
-"""CallPlans of calls: the work that remains for arrays whose shapes, strides and types were checked before."""
+"""Plans of calls: the work that remains for arrays whose shapes, strides and types were checked before."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ _MAX_PLANS = 64
 """Most plans of one kernel, each for one layout of its arrays."""
 
 _ONE: tuple[tuple[int, ...], ...] = ((0, 0, 0),)
-"""Bytes from operands to the first matrices of each launch, where there is one."""
+"""Bytes from the operands to the first matrices of each launch, where there is one launch."""
 _turn = itertools.count().__next__
 
 
@@ -70,9 +70,9 @@ class CallPlan:
         transposed: tuple[bool, bool] = (False, False), swapped: bool = False, stack: Stack | None = None,
         inside: Inside | None = None,
     ) -> None:  # fmt: skip
-        """`transposed` says whether A and B of the kernel come as the transposes of what is stored. With `swapped` the
+        """`transposed` says whether the kernel's stored A and B are the transposes of the arrays. With `swapped` the
         kernel computes the transpose of the caller's product: its A is `b`, its B is `a`, and its C `out` transposed.
-        `stack` is the caller's product where it is not one of two matrices, and `inside` multiplies stacks on the
+        `stack` is the caller's product if that is not one of two matrices, and `inside` multiplies stacks on the
         kernel's device.
         """
         kernel = ready.kernel
@@ -95,8 +95,8 @@ class CallPlan:
         problem, self._size, self._lds = kernel.problem, kernel.problem.dtype.size_bytes, lds
         self._odd = self._size - 1
         self._least = 0.0 if problem.dtype is DType.DOUBLE else problem.dtype.smallest_subnormal
-        """Least magnitude of a factor other than 0: a smaller one is rounded to it and not to 0, by which C or A and B
-        would be left out."""
+        """Least magnitude of a factor other than 0. A smaller one is rounded to it, as 0 would leave out C, or A and
+        B."""
         shapes = problem.stored_a, problem.stored_b, (problem.m, problem.n)
         stacks = [sum((extent - 1) * step[i] for extent, step in self._dims) for i in range(3)]
         self._span_a, self._span_b, self._span_c = (
@@ -121,12 +121,12 @@ class CallPlan:
         spans = self._span_a, self._span_b, self._span_c
         bounds = [[each[i] for i in order] for each in (spans, laid.masks)]
         objects = self, self.tracks, *place, *after, *work
-        made: CallPlan = extension.Call(objects, *map(tuple, bounds), self._span_further)
-        return made
+        call: CallPlan = extension.Call(objects, *map(tuple, bounds), self._span_further)
+        return call
 
     def __call__(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, *further: Any) -> Any:
-        """The product. `further` are arrays of which launches take addresses too, the offsets of a ragged batch. Their
-        order is looked at where the processor can read them.
+        """The product. `further` has the offsets of a ragged batch, if it is one. In the processor's memory they are
+        checked to rise.
 
         Raises ArgumentTypeError, ShapeError, LayoutError, LaunchError.
         """
@@ -160,7 +160,7 @@ class CallPlan:
         self, stream: int, capturing: bool, a: Any, b: Any, out: Any, alpha: float, beta: float, *further: Any
     ) -> Any:
         """The product of arrays in the kernel's memory."""
-        pointer, c = self._pointer, self._made(a, beta) if out is None else out
+        pointer, c = self._pointer, self._new_result(a, beta) if out is None else out
         if self._swapped:
             a, b = b, a
         try:
@@ -189,7 +189,7 @@ class CallPlan:
 
     def _through_device(self, a: Any, b: Any, out: Any, alpha: float, beta: float, *further: Any) -> Any:
         """The product of arrays in the processor's memory by a kernel on a GPU: copied in, launched, copied out."""
-        result = self._made(a, beta) if out is None else out
+        result = self._new_result(a, beta) if out is None else out
         if self._inside is not None and (self._dims or len(self._shape) != 2):
             return self._stack_through_device(a, b, out, result, alpha, beta, *further)
         pointer, problem = self._kind.pointer, self._ready.kernel.problem
@@ -204,11 +204,11 @@ class CallPlan:
             self._kind.numpy(array).T if transposed else self._kind.numpy(array)
             for array, transposed in zip((a, b, result), (*self._transposed, self._swapped))
         )
-        inside = xp.asarray(host_a, order="C"), xp.asarray(host_b, order="C")
+        copies = xp.asarray(host_a, order="C"), xp.asarray(host_b, order="C")
         if not host_c.size:
             return result
         c = xp.asarray(host_c, order="C") if beta != 0 else xp.empty(host_c.shape, host_c.dtype)
-        at_a, at_b, at_c = (int(array.data.ptr) for array in (*inside, c))
+        at_a, at_b, at_c = (int(array.data.ptr) for array in (*copies, c))
         lda, ldb, ldc = (max(1, cols) for _, cols in (problem.stored_a, problem.stored_b, host_c.shape))
         stream = self._device.stream()
         run = self._ready.kernel.laid(lda, ldb, ldc)
@@ -219,7 +219,7 @@ class CallPlan:
             self._kind.wrote(out)
         return result
 
-    def _made(self, like: Any, beta: float) -> Any:
+    def _new_result(self, like: Any, beta: float) -> Any:
         if beta != 0:
             raise ShapeError(f"beta is {beta!r}, so out must be given: it is C")
         return self._kind.empty(like, self._shape)
@@ -231,10 +231,10 @@ class CallPlan:
         kind, device = self._kind, self._device
         for name, array in (("a", a), ("b", b), ("out", result)):
             kind.view(name, array)
-        inside_a, inside_b, c, *others = (device.xp.asarray(kind.numpy(each)) for each in (a, b, result, *further))
+        device_a, device_b, c, *others = (device.xp.asarray(kind.numpy(each)) for each in (a, b, result, *further))
         assert self._inside is not None
-        made = self._inside(inside_a, inside_b, c if beta else None, alpha, beta, *others)
-        kind.numpy(result)[...] = device.to_numpy(made)
+        product = self._inside(device_a, device_b, c if beta else None, alpha, beta, *others)
+        kind.numpy(result)[...] = device.to_numpy(product)
         kind.wrote(result)
         return result if out is not None or self._shape else kind.scalar(result)
 
@@ -307,7 +307,7 @@ def first_call(
             raise DeviceMismatchError(f"a is on {views['a'].place}, {name} on {views[name].place}")
         text = f"a is a {type(a).__name__} and {name} a {type(array).__name__}: convert one of them"
         check(own is kind, text, ArgumentTypeError)
-    whole = arrays.get("out")
+    callers_out = arrays.get("out")
     if copy == "if-needed":
         for name, view in views.items():
             if not _takes(name, view, transposes or name == "out"):
@@ -321,8 +321,8 @@ def first_call(
     result = plan(arrays["a"], arrays["b"], target, alpha, beta, *further)
     if out is None:
         return in_library_of(a, result)
-    if target is not whole:
-        kind.assign(whole, target)
+    if target is not callers_out:
+        kind.assign(callers_out, target)
     return out
 
 

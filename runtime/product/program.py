@@ -54,7 +54,7 @@ class Program:
     constants: tuple[Value, ...]
     """Arguments that never change."""
     steps: tuple[tuple[Launcher, bytes, Callable[[tuple[object, ...]], tuple[object, ...]]], ...]
-    """Each launch, the numbers of its arguments, and what picks those."""
+    """Each launch, the numbers of its arguments, and a function that picks these."""
 
     @classmethod
     def of(
@@ -68,8 +68,8 @@ class Program:
         numbers = {value: number for number, value in enumerate([*named, *constants])}
         picks = [[numbers[value] for value in values] for _, values in steps]
         picked = tuple((launch, bytes(each), itemgetter(*each)) for (launch, _), each in zip(steps, picks))
-        found_by = tuple((numbers[each.source], each) for each in maps.values())
-        return cls(lock, bool(names or maps), addresses if names else None, found_by, tuple(constants), picked)
+        numbered_maps = tuple((numbers[each.source], each) for each in maps.values())
+        return cls(lock, bool(names or maps), addresses if names else None, numbered_maps, tuple(constants), picked)
 
     def exchanged(self) -> "Program":
         """The same launches for a caller who passes B in place of A, and A in place of B."""

@@ -10,7 +10,7 @@ _MOST_STREAMS = 16
 """Most streams whose memory a kernel keeps; past it the set of the least recently used stream is freed."""
 
 ArgumentsOf = Callable[[tuple[int, ...]], tuple[int, ...]]
-"""Returns the arguments of launches for the addresses of a set's buffers, the counters last."""
+"""Returns the arguments of launches from the addresses of a set's buffers, those of the counters last."""
 
 
 @dataclass(frozen=True, slots=True)

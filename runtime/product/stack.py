@@ -2,7 +2,7 @@
 
 A stack is an array of more than two dimensions, the last two of which are those of a matrix. Two of the dimensions
 before them, the longest, belong to a launch, each with steps of its own for A, B and C: a step of 0 repeats an
-operand. Dimensions that lie evenly in all operands count as one, and launches follow each other along what is left.
+operand. Dimensions that lie evenly in all operands count as one. Launches follow each other along the others.
 """
 
 import math
@@ -22,7 +22,7 @@ the offsets where the batch is ragged."""
 
 
 def repeated(run: Run, offsets: tuple[tuple[int, ...], ...]) -> Run:
-    """The launch at each of these distances, in bytes, from A, B and C."""
+    """A launch for each of these offsets in bytes from A, B and C."""
 
     def launch(stream: int, capturing: bool, a: int, b: int, c: int, alpha: float, beta: float, *further: int) -> None:
         for at_a, at_b, at_c in offsets:
@@ -99,9 +99,9 @@ def stacked(a: View, b: View, out: View | None, folds: bool = True) -> Stack:
     whole = *stack, a.shape[-2], b.shape[-1]
     shape = *stack, *([] if row else whole[-2:-1]), *([] if col else whole[-1:])
     if out is not None:
-        wanted = "x".join(map(str, shape)) or "without dimensions"
-        check(out.shape == shape, f"out must be {wanted}, got shape {out.shape}", ShapeError)
-        if stack:  # those of a matrix are looked at with its layout
+        sizes = "x".join(map(str, shape)) or "without dimensions"
+        check(out.shape == shape, f"out must be {sizes}, got shape {out.shape}", ShapeError)
+        if stack:  # a single matrix is checked with its layout
             check_written(out)
         out = _with_strides(out)
         out = _inserted(out, len(stack)) if row else out
@@ -163,7 +163,7 @@ def _check_dims(dims: Iterable[Dim], size: int) -> None:
 
 
 def _merged(dims: Iterable[Dim]) -> list[Dim]:
-    """The dimensions with those as one that lie evenly in all operands."""
+    """The dimensions, of which neighbours that lie evenly in all operands become one."""
     merged: list[Dim] = []
     for extent, step in dims:
         before = merged.pop()[0] if merged and merged[-1][1] == tuple(extent * each for each in step) else 1
@@ -205,7 +205,7 @@ def _with_strides(view: View) -> View:
 
 
 def _inserted(view: View, at: int) -> View:
-    """The view with a dimension of 1 more, whose step no one takes."""
+    """The view with one more dimension, of extent 1."""
     shape, strides = list(view.shape), list(view.strides)
     shape.insert(at, 1)
     strides.insert(at, 0)

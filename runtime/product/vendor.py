@@ -113,8 +113,8 @@ def started() -> tuple[Vendor, ...]:
 class VendorProduct(Product):
     """One problem by the vendor's library.
 
-    Our kernel stands by for two products of a library that is not `complete`: those with alpha = 0, which must not read
-    A and B, and those that are captured before a like one was launched, as the library might have to load a kernel.
+    Our kernel stands by for a library that is not `complete`. It computes products with alpha = 0, which must not read
+    A and B, and products captured before a like one was launched, for which the library might have to load a kernel.
     """
 
     def __init__(self, own: OwnKernel, vendor: Vendor) -> None:
@@ -158,8 +158,8 @@ class LaidVendor:
         self._product, self._layout = product, (*lds, strides)
         self._standing_by: Run | None = None
         self._seen = seen = set[int]()
-        elements = product.problem.dtype.size_bytes - 1
-        self.masks = elements, elements, elements
+        mask = product.problem.dtype.size_bytes - 1
+        self.masks = mask, mask, mask
         """Bits of the addresses of A, B and C that must be 0."""
         vendor = product.vendor
         self._complete = vendor.blas.complete

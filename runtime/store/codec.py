@@ -19,12 +19,12 @@ from .record import Record
 
 SCHEMA = 4
 """Number of the record format, the only one that is read. It rises by one with every change that an older tilewright
-cannot read. A new field or parameter is none: at its default it is not written."""
+cannot read. A new field or parameter does not count: at its default it is not written."""
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 _COMPACT = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _PLAIN = frozenset((types.NoneType, bool, int, str))
-"""Types whose values JSON has."""
+"""Types whose values JSON takes as they are."""
 _require = partial(check, error=StoreError)
 _DIMENSIONED = ("_us", "_mhz", "_bytes")
 """Units at the end of field names whose values are never negative."""
@@ -103,7 +103,7 @@ def encode(value: object, whole: bool = True) -> object:
 
 
 def packed(value: Any, whole: bool = True) -> dict[str, Any]:
-    """A dataclass as `encode` has it."""
+    """The object that `encode` makes of a dataclass."""
     fields = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
     return {field.name: encode(item, whole) for field, item in fields if whole or item != field.default}
 

@@ -11,8 +11,8 @@ from ..device.protocol import DeviceInfo
 from .record import Record
 
 _FILLING = 1 << 15
-"""Elements of C for each SM of a device, eight tiles of 64 x 64, from which on a batch fills it. From there on a kernel
-is as fast a product as others whatever the number of products: docs/experiments/batches.md has the measurement."""
+"""Elements of C for each SM from which on a batch fills a device: eight tiles of 64 x 64. In larger batches one kernel
+is among the fastest whatever the number of products: docs/experiments/batches.md has the measurement."""
 
 
 class BatchClass(enum.StrEnum):
@@ -34,7 +34,7 @@ class BatchClass(enum.StrEnum):
 
 
 def filling(elements: int, info: DeviceInfo) -> int:
-    """Number of products that fill a device, of which each has so many elements of C."""
+    """Number of products that fill a device, where C of each product has `elements` elements."""
     return max(2, -(-_FILLING * info.sm_count // max(1, elements)))
 
 
@@ -62,12 +62,12 @@ class LookupResult:
     sibling: Record | None = None
     """Record of a like device that the config comes from; its times are not this device's."""
     of_class: bool = False
-    """Whether the record is of the same product in another batch of its class, so that nothing is measured at first
-    use."""
+    """Whether the record is of another batch of the same products, in the same size class: nothing is measured at
+    first use then."""
 
     @property
     def taken_from(self) -> str:
-        """Tuned shape that the config was taken from, if it is another one or of another device; else empty."""
+        """Tuned shape that the config was taken from, if the shape or its device is another one; else empty."""
         if self.sibling is not None:
             return f"{self.sibling.problem.title} on {self.sibling.device}"
         return self.record.problem.title if self.record is not None and self.origin == "predicted" else ""
@@ -78,7 +78,7 @@ class LookupResult:
         return f"{self.origin} (from {self.taken_from})" if self.taken_from else self.origin
 
     def served(self, problem: Problem, info: DeviceInfo) -> Served:
-        """The kernel in a bundle of emitted ones, for the problem and device that were looked up."""
+        """The kernel as a bundle of emitted files takes it, for the problem and device that were looked up."""
         if self.origin == "exact" and self.record is not None:
             worst = self.record.accuracy.worst if self.record.accuracy else 0.0
             return Served(problem, self.config, info, f"tuned on {info.key}", self.record.median_us, worst)

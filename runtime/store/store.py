@@ -32,7 +32,7 @@ from .record import FIRST_USE, Record, Status
 _MAX_BYTES = 1 << 20
 """Most bytes of a record's file."""
 _MOST_IN_MEMORY = 16384
-"""Most records of files that are held in memory."""
+"""Most records of the user's files that are held in memory."""
 SHIPPED = ".jsonl"
 """Ending of the files of records that ship, one for each device."""
 _RECORD_FILE = re.compile(r"[0-9a-f]{64}\.json")
@@ -86,8 +86,8 @@ class Store:
             raise StoreError(f"cannot write {root}: {error.strerror or error}; {remedy}") from error
 
     def best(self, device_key: str, problem: Problem) -> Record | None:
-        """The record for exactly this device and problem: the user's own, or the one that ships where the user's was
-        not tuned or takes over 10% longer.
+        """The record for exactly this device and problem: the user's own, unless the one that ships is faster and the
+        user's was not tuned or takes over 10% longer.
 
         A damaged file is set aside as `*.corrupt`, one that cannot be read is passed over, each with a
         StoreWarning. Raises StoreVersionError for a file that a newer tilewright wrote.
@@ -99,7 +99,7 @@ class Store:
     def records(self) -> Iterator[Record]:
         """The best record of every device and problem, sorted.
 
-        Files that cannot be used are treated as in `best`, but a newer tilewright's costs only a StoreWarning.
+        Files that cannot be used are treated as in `best`, but a file of a newer tilewright causes only a StoreWarning.
         """
         yield from _best_of(*self.both())
 
@@ -114,7 +114,7 @@ class Store:
         return tuple(self._own_records()), _all_shipped(self._shipped)
 
     def _all(self) -> tuple[Record, ...]:
-        """The records of `records`, from memory where none was written since: look-ups of unknown shapes need them.
+        """The records of `records`, from memory if none was written since. Look-ups of unknown shapes need them.
 
         A record is replaced whole, which changes the times of its folder: while these stay, no file is read.
         """
@@ -125,7 +125,7 @@ class Store:
         return _merged[1]
 
     def _state(self) -> object:
-        """A value that changes with the folder of own records; None where it was changed too recently to say."""
+        """A value that changes with the folder of the user's records; None if that has changed too recently to tell."""
         if self._root is None:
             return "no folder"
         begun_ns, folder = time.time_ns(), self._root / "records"
@@ -137,10 +137,10 @@ class Store:
         return (str(folder), facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns) if settled else None
 
     def lookup(self, info: DeviceInfo, problem: Problem, ranking: Ranking) -> LookupResult:
-        """The kernel for a problem: the tuned one, or that of the same product in a finer accuracy where it is faster,
-        else the choice of the ranking among the other records, else the default.
+        """The kernel for a problem: the tuned one, or a faster one that was tuned for a finer accuracy; without a tuned
+        one the choice of the ranking by all records, else the default.
 
-        Raises StoreVersionError as `best` does, and ConfigError where not even the default will do.
+        Raises StoreVersionError as `best` does, and ConfigError where not even the default serves.
         """
         exact = self.best(info.key, problem)
         if exact is not None and serves(exact.config, problem, info):
@@ -153,20 +153,20 @@ class Store:
         return ranked or LookupResult(default_config(problem, info), "default")
 
     def served(self, info: DeviceInfo, problem: Problem, ranking: Ranking, batched: bool) -> Served:
-        """The kernel for a problem in a bundle of emitted ones, where `batched` one that serves batches. Raises as
-        `lookup`."""
+        """The kernel for a problem as a bundle of emitted files takes it; if `batched`, it also serves batches. Raises
+        as `lookup` does."""
         looked_up, pair = self.lookup(info, problem, ranking), replace(problem, batch=max(2, problem.batch))
-        if batched and not serves(looked_up.config, pair, info):  # as one that is fed by TMA
+        if batched and not serves(looked_up.config, pair, info):  # such as one that is fed by TMA
             looked_up = self.lookup(info, pair, ranking)
         return looked_up.served(problem, info)
 
     def keep(self, record: Record, *, beaten: Collection[Config] = (), replace: bool = False) -> bool:
         """Store a record if it beats the user's own for its device and problem; True if it was written.
 
-        A lower median beats, and so does a newer record of the same config. `beaten` are configs that were compared
-        with this one, or cannot run: they give way whatever their times. `replace` lets any record win. A record that
-        is not ok is never stored. A file of an older format, or of a config that this version does not know, is set
-        aside as `*.unknown`, with a StoreWarning.
+        A lower median wins, and so does a newer record of the same config. `beaten` holds configs that were compared
+        with this one, or cannot run: their records give way whatever their times. With `replace` any record wins. A
+        record that is not ok is never stored. A file of an older format, or of a config that this version does not
+        know, is set aside as `*.unknown`, with a StoreWarning.
         Raises StoreError in one line where the folder cannot be written, StoreVersionError for a newer tilewright's
         file and ConfigError for an unknown config; what was stored before is then still there.
         """
@@ -219,7 +219,7 @@ class Store:
         return self.root.joinpath("records", f"{key_digest(device_key, problem)}.json")
 
     def _own(self, path: Path) -> Record | None:
-        """The record of a file for a reader, who goes on without an unusable file. Raises StoreVersionError."""
+        """The record of a file, else None, with a StoreWarning for an unusable file. Raises StoreVersionError."""
         damage: _DamagedError | None = None
         try:
             try:
@@ -234,7 +234,7 @@ class Store:
             if damage is not None and isinstance(error, StoreError):
                 _warn(f"{path} is damaged ({damage}) and stays where it is: {error}")
             elif isinstance(error, StoreError) and not os.access(path.parent, os.R_OK | os.X_OK):
-                _warn(self._unreadable(error))  # with the text of a listing, so that one fault is reported once
+                _warn(self._unreadable(error))  # the text of a failed listing, so that Python shows one fault once
             else:
                 _warn(f"{error}; passed over" if str(path) in str(error) else f"{path}: {error}; passed over")
             return None
@@ -275,7 +275,7 @@ class Store:
 
 
 def _shipped_of(folder: Path, device_key: str, problem: Problem) -> Record | None:
-    """The best record that ships for a problem on a device. The file's other lines are read with all records alone."""
+    """The best record that ships for a problem on a device. Until all records are needed, other lines stay unread."""
     if folder in _shipped:
         return _shipped[folder].get((device_key, problem))
     return _shipped_alone(folder, device_key, problem)
@@ -316,12 +316,12 @@ def _read(path: Path) -> Record | None:
 
 @lru_cache(_MOST_IN_MEMORY)
 def _read_settled(path: Path, *state: int) -> Record | None:
-    """The record of a file in a state, by its inode, times in nanoseconds and size. Raises as `_read`."""
+    """The record of a file that has this inode, times in nanoseconds and size. Raises as `_read` does."""
     return _read_anew(path)
 
 
 def _read_anew(path: Path) -> Record | None:
-    """The record of a file; None where there is no file. Raises as `_read`."""
+    """The record of a file; None where there is no file. Raises as `_read` does."""
     try:
         data = read_plain(path, _MAX_BYTES)
     except FileNotFoundError:
@@ -342,7 +342,7 @@ def _read_anew(path: Path) -> Record | None:
 
 
 def _read_shipped(folder: Path, device_key: str, beginning: bytes = b"") -> Iterator[Record]:
-    """The records that ship for a device, from the lines of its file with a certain beginning."""
+    """The records that ship for a device, from the lines of its file that start with `beginning`."""
     # Names are compared, not joined: a key is no path.
     for file in (file for file in folder.glob(f"*{SHIPPED}") if file.stem == device_key):
         try:
@@ -368,15 +368,15 @@ def _sweep(path: Path) -> None:
 
 
 def _better(own: Record, shipped: Record) -> Record:
-    """The better of two records of one product: the user's own, which was compared with the other one in a duel, unless
-    the one that ships is so much faster that it came with a later version. Smaller differences come from the GPU."""
+    """The better of two records of one problem. A search compared the user's own with the one that ships, so that it
+    stays unless the latter is so much faster that it came with a later version; the GPU explains less."""
     if own.effort != FIRST_USE and own.median_us <= _GPUS_DIFFER * shipped.median_us:
         return own
     return min(own, shipped, key=lambda record: record.median_us)
 
 
 def _best_of(own: Iterable[Record], shipped: Iterable[Record]) -> tuple[Record, ...]:
-    """The record that counts of every device and problem, sorted."""
+    """The better record of every device and problem, sorted."""
     best = {(record.device, record.problem): record for record in own}
     for record in shipped:
         key = record.device, record.problem

@@ -38,18 +38,18 @@ def test_a_table_json_and_markdown(run: Run, tmp_path: Path) -> None:
     assert "x NumPy" in ran.out
     assert "geometric mean" in ran.out
     assert "\x1b" not in ran.out
-    found = json.loads(json_file.read_text())
-    assert [(each["m"], each["n"], each["k"], each["status"]) for each in found["rows"]] == [
+    document = json.loads(json_file.read_text())
+    assert [(each["m"], each["n"], each["k"], each["status"]) for each in document["rows"]] == [
         (16, 16, 16, "ok"),
         (9, 5, 3, "ok"),
     ]
-    assert found["rows"][0]["cublas_us"] is None
-    assert found["rows"][0]["numpy_us"] > 0
-    assert found["rows"][0]["floor_us"] is None
-    assert found["geomean_ratio_cublas"] is None
-    ratios = [each["ratio_numpy"] for each in found["rows"]]
-    assert [ratio is None for ratio in ratios] == [each["aa_spread"] > 0.1 for each in found["rows"]]
-    assert (found["geomean_ratio_numpy"] is None) == (ratios == [None, None])
+    assert document["rows"][0]["cublas_us"] is None
+    assert document["rows"][0]["numpy_us"] > 0
+    assert document["rows"][0]["floor_us"] is None
+    assert document["geomean_ratio_cublas"] is None
+    ratios = [each["ratio_numpy"] for each in document["rows"]]
+    assert [ratio is None for ratio in ratios] == [each["aa_spread"] > 0.1 for each in document["rows"]]
+    assert (document["geomean_ratio_numpy"] is None) == (ratios == [None, None])
     assert ("too noisy" in ran.out) == (None in ratios)
     assert "| 9x5x3 |" in markdown.read_text()
 
@@ -62,7 +62,7 @@ def test_a_suite_and_its_plot(run: Run, tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "b.svg").read_text()
 
 
-def test_tunes_first_what_has_no_record(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tune_option_tunes_a_shape_without_a_record(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(EFFORTS, "quick", Budget(2, 10.0))
     ran = run("bench", *QUICK, "--shape", "6x5x4", "--tune", "--effort", "quick")
     assert ran.status == 0, ran.err
@@ -73,7 +73,7 @@ def test_tunes_first_what_has_no_record(run: Run, monkeypatch: pytest.MonkeyPatc
     assert "timing the best" not in again.out
 
 
-def test_goes_on_where_a_shape_cannot_be_tuned(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shape_that_cannot_be_tuned_is_timed_with_a_note(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **options: object) -> None:
         raise TuningError("no variant works")
 
@@ -83,7 +83,7 @@ def test_goes_on_where_a_shape_cannot_be_tuned(run: Run, monkeypatch: pytest.Mon
     assert re.search(r"^6x5x4 .* default$", ran.out, re.MULTILINE)
 
 
-def test_ctrl_c_ends_with_what_was_measured(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_the_rows_that_were_measured(tmp_path: Path) -> None:
     file = tmp_path / "b.json"
     shapes = [word for size in range(8, 400) for word in ("--shape", str(size))]
     command = [sys.executable, "-u", "-m", "tilewright", "bench", *QUICK, *shapes, "--json", str(file)]
@@ -98,18 +98,18 @@ def test_ctrl_c_ends_with_what_was_measured(tmp_path: Path) -> None:
     assert (process.returncode, err) == (130, "")
     assert "geometric mean" in out
     assert "ended by interrupt" in out
-    found = json.loads(file.read_text())
-    assert found["stopped"] == "interrupt"
-    assert 2 <= len(found["rows"]) < 392
+    document = json.loads(file.read_text())
+    assert document["stopped"] == "interrupt"
+    assert 2 <= len(document["rows"]) < 392
 
 
-@pytest.mark.parametrize(("arguments", "named"), BAD, ids=lambda value: " ".join(value) if value else "")
-def test_bad_input_is_answered_in_one_line(run: Run, arguments: tuple[str, ...], named: str) -> None:
+@pytest.mark.parametrize(("arguments", "words"), BAD, ids=lambda value: " ".join(value) if value else "")
+def test_bad_input_is_answered_in_one_line(run: Run, arguments: tuple[str, ...], words: str) -> None:
     device = () if "--device" in arguments else ("--device", "host")
     ran = run("bench", *device, *arguments)
     assert (ran.status, ran.out) == (2, "")
     assert ran.err.count("\n") == 1
-    assert named in ran.err
+    assert words in ran.err
 
 
 def test_several_variants_have_a_row_each(run: Run, tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from tilewright.runtime.store.store import Store
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> tuple[str, ...]:
-    """A store that holds a record of an A10's, and where to write."""
-    Store(tmp_path / "kept").keep(make(10.0, Problem(24, 20, 16), device="nvidia-a10"))
-    return ("--store", str(tmp_path / "kept"), "-o", str(tmp_path / "new" / "out"))
+def store_options(tmp_path: Path) -> tuple[str, ...]:
+    """Options that name a store with one record, of an A10, and a folder to write to."""
+    Store(tmp_path / "own").keep(make(10.0, Problem(24, 20, 16), device="nvidia-a10"))
+    return ("--store", str(tmp_path / "own"), "-o", str(tmp_path / "new" / "out"))
 
 
 def test_what_ships_for_an_architecture_needs_no_gpu(run: Run, tmp_path: Path) -> None:
@@ -29,48 +29,48 @@ def test_what_ships_for_an_architecture_needs_no_gpu(run: Run, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("options", "most"), [((), 900), (("--dtype", "double"), 950), (("--accuracy", "normwise"), 1660)]
+    ("options", "most_lines"), [((), 900), (("--dtype", "double"), 950), (("--accuracy", "normwise"), 1660)]
 )
-def test_a_bundle_of_one_shape_is_short(run: Run, tmp_path: Path, options: tuple[str, ...], most: int) -> None:
-    """A person reads and checks in these files: lines of the tuned kernel, the general one and the launcher."""
+def test_a_bundle_of_one_shape_is_short(run: Run, tmp_path: Path, options: tuple[str, ...], most_lines: int) -> None:
+    """A person reads these files and checks them in: the tuned kernel, the general kernel and the launcher."""
     ran = run("emit", "--shape", "1024x768x512", "--arch", "sm_90a", *options, "-o", str(tmp_path))
     assert ran.status == 0, ran.err
     (code,) = tmp_path.glob("*.cu")
-    assert 0.9 * most < len(code.read_text().splitlines()) <= most
+    assert 0.9 * most_lines < len(code.read_text().splitlines()) <= most_lines
 
 
-def test_the_nearest_tuned_shape_is_told(run: Run, kept: tuple[str, ...], tmp_path: Path) -> None:
-    ran = run("emit", "--shape", "24x20x16", "--shape", "25x20x16", "--arch", "sm_86", "--name", "gemm", *kept)
+def test_the_nearest_tuned_shape_is_named(run: Run, store_options: tuple[str, ...], tmp_path: Path) -> None:
+    ran = run("emit", "--shape", "24x20x16", "--shape", "25x20x16", "--arch", "sm_86", "--name", "gemm", *store_options)
     assert ran.status == 0
     assert "24x20x16 float nn for sm_86: tiled:4,unroll=1 (tuned on nvidia-a10, 10.00 us)" in ran.out
     assert "25x20x16 float nn for sm_86: tiled:4,unroll=1 (as tuned for 24x20x16 on nvidia-a10)" in ran.out
     assert sorted(path.name for path in (tmp_path / "new" / "out").iterdir()) == ["gemm.cu", "gemm.h"]
 
 
-def test_where_nothing_was_tuned_a_model_chooses_and_that_is_told(run: Run, tmp_path: Path) -> None:
+def test_where_nothing_was_tuned_a_model_chooses_and_a_note_says_so(run: Run, tmp_path: Path) -> None:
     ran = run("emit", "--shape", "1000", "--arch", "sm_120", "-o", str(tmp_path))
     assert ran.status == 0
     assert "(predicted by what was measured for other shapes)" in ran.out
     assert ran.err == "note: nothing was tuned for sm_120: a model chooses as for nvidia-geforce-rtx-5090\n"
 
 
-def test_one_of_several_devices_of_an_architecture_is_chosen_and_told(run: Run, kept: tuple[str, ...]) -> None:
-    store = Store(Path(kept[1]))
+def test_one_of_several_devices_of_an_architecture_is_named(run: Run, store_options: tuple[str, ...]) -> None:
+    store = Store(Path(store_options[1]))
     for n in (20, 30):
         store.keep(make(5.0, Problem(24, n, 16), device="nvidia-geforce-rtx-3090"))
-    ran = run("emit", "--shape", "24x20x16", "--arch", "sm_86", *kept)
+    ran = run("emit", "--shape", "24x20x16", "--arch", "sm_86", *store_options)
     assert "tuned on nvidia-geforce-rtx-3090, 5.00 us" in ran.out
     assert ran.err == ("note: sm_86: records of nvidia-geforce-rtx-3090 (--device-key names another: nvidia-a10)\n")
-    ran = run("emit", "--shape", "24x20x16", "--device-key", "nvidia-a10", *kept)
+    ran = run("emit", "--shape", "24x20x16", "--device-key", "nvidia-a10", *store_options)
     assert (ran.err, "tuned on nvidia-a10, 10.00 us" in ran.out) == ("", True)
 
 
-def test_a_device_of_the_users_own_is_named_with_its_architecture(run: Run, kept: tuple[str, ...]) -> None:
-    Store(Path(kept[1])).keep(make(5.0, Problem(24, 20, 16), device="nvidia-abacus"))
-    ran = run("emit", "--shape", "24x20x16", "--device-key", "nvidia-abacus", *kept)
+def test_a_device_of_the_users_own_is_named_with_its_architecture(run: Run, store_options: tuple[str, ...]) -> None:
+    Store(Path(store_options[1])).keep(make(5.0, Problem(24, 20, 16), device="nvidia-abacus"))
+    ran = run("emit", "--shape", "24x20x16", "--device-key", "nvidia-abacus", *store_options)
     assert (ran.status, ran.err.count("\n")) == (2, 1)
     assert "name its architecture by --arch" in ran.err
-    ran = run("emit", "--shape", "24x20x16", "--device-key", "nvidia-abacus", "--arch", "sm_86", *kept)
+    ran = run("emit", "--shape", "24x20x16", "--device-key", "nvidia-abacus", "--arch", "sm_86", *store_options)
     assert "tuned on nvidia-abacus, 5.00 us" in ran.out
 
 
@@ -84,21 +84,21 @@ def test_the_gpu_of_the_machine_is_the_target_where_none_is_named(
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [
         ("--shape", "1024", "--arch", "sm_90a"),
-        ("--shape", "24x20x16", "--device-key", "nvidia-a10", "--store", "kept"),
+        ("--shape", "24x20x16", "--device-key", "nvidia-a10", "--store", "own"),
         ("--config", "tiled:16", "--arch", "sm_80", "--arch", "sm_90a"),
         ("--suite", "my own.toml", "--arch", "sm_80"),
     ],
     ids=["tuned", "store", "config", "suite"],
 )
 def test_the_command_of_a_file_writes_the_same_file(
-    run: Run, kept: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...]
+    run: Run, store_options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("my own.toml").write_text('title = "mine"\nshapes = ["64", "100x16x52"]\n')
-    assert run("emit", *given).status == 0
+    assert run("emit", *options).status == 0
     path = min(Path().glob("gemm*.cu"), key=lambda each: len(each.name))  # the one with the functions
     (again,) = re.findall(r"tilewright (emit .*)", path.read_text())
     ran = run(*shlex.split(again), "-o", "again")
@@ -135,7 +135,7 @@ def test_a_config_by_name_with_its_self_test(run: Run, tmp_path: Path) -> None:
     config = "tiled:8"
     options = ("--arch", "sm_80", "--dtype", "double", "--name", "my_gemm", "--main", "-o", str(tmp_path))
     ran = run("emit", "--config", config, *options)
-    assert (ran.status, ran.err) == (0, "")  # no word on whose records choose
+    assert (ran.status, ran.err) == (0, "")  # no note on the records that choose
     assert "8x8x8 double nn for sm_80: tiled:8 (as given)" in ran.out
     names = ["my_gemm.cu", "my_gemm.h", "my_gemm_main.cu"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
@@ -147,7 +147,7 @@ def test_a_header_alone(run: Run, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["gemm_f32_nn_64x64x64.cuh"]
 
 
-def test_what_was_edited_by_hand_is_not_overwritten(run: Run, tmp_path: Path) -> None:
+def test_a_file_edited_by_hand_is_not_overwritten(run: Run, tmp_path: Path) -> None:
     command = ("emit", "--shape", "5", "--arch", "sm_80", "--name", "gemm", "-o", str(tmp_path))
     assert run(*command).status == 0
     assert run(*command).status == 0
@@ -160,7 +160,7 @@ def test_what_was_edited_by_hand_is_not_overwritten(run: Run, tmp_path: Path) ->
     assert run(*command, "--overwrite").status == 0
 
 
-def test_a_disk_that_is_full_leaves_what_was_there(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_files_as_they_were(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = ("emit", "--arch", "sm_80", "--name", "gemm", "-o", str(tmp_path))
     assert run(*command, "--shape", "64", "--main").status == 0
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -185,7 +185,7 @@ def test_a_disk_that_is_full_leaves_what_was_there(run: Run, tmp_path: Path, mon
 
 
 def test_a_kernel_that_serves_no_batch_gives_way(run: Run, tmp_path: Path) -> None:
-    """Products with a narrow C have records of kernels that are fed by TMA."""
+    """Products with a narrow C have records of kernels that copy by TMA, and those serve no batch."""
     command = ("emit", "--shape", "4096x16x4096", "--arch", "sm_90a", "-o", str(tmp_path))
     assert "load=tma" in run(*command).out
     ran = run(*command, "--batched")
@@ -194,12 +194,12 @@ def test_a_kernel_that_serves_no_batch_gives_way(run: Run, tmp_path: Path) -> No
 
 
 def test_kernels_are_chosen_for_a_batch(run: Run, tmp_path: Path) -> None:
-    """A suite names batches of its own."""
+    """A batch is named by --batch, or by an entry of a suite."""
     suite = tmp_path / "suite.csv"
     suite.write_text("m,n,k,batch\n16,16,16,100000\n100,200,300,1\n")
     where = "--device-key", "nvidia-h100-80gb-hbm3"
-    for name, asked in (("own", ("--shape", "16", "--batch", "100000")), ("suite", ("--suite", str(suite)))):
-        ran = run("emit", *asked, *where, "--name", "gemm", "-o", str(tmp_path / name))
+    for name, products in (("own", ("--shape", "16", "--batch", "100000")), ("suite", ("--suite", str(suite)))):
+        ran = run("emit", *products, *where, "--name", "gemm", "-o", str(tmp_path / name))
         assert ran.status == 0, ran.err
         assert re.search(r"^16x16x16 float nn batch 100000 for sm_90a: small:", ran.out, re.MULTILINE)
         assert "gemm_run_batched(" in (tmp_path / name / "gemm.h").read_text()
@@ -209,7 +209,7 @@ def test_kernels_are_chosen_for_a_batch(run: Run, tmp_path: Path) -> None:
     assert run(*shlex.split(written[1]), "-o", str(tmp_path / "own")).status == 0
 
 
-def test_a_variant_of_one_shape_wants_that_shape(run: Run, tmp_path: Path) -> None:
+def test_a_variant_of_one_shape_needs_that_shape(run: Run, tmp_path: Path) -> None:
     command = "emit", "--config", "small:16x2x2", "--batch", "10", "--arch", "sm_90a", "-o", str(tmp_path)
     ran = run(*command)
     assert (ran.status, ran.err) == (2, "tilewright: small:16x2x2 is for one shape: name it by --shape\n")
@@ -217,17 +217,17 @@ def test_a_variant_of_one_shape_wants_that_shape(run: Run, tmp_path: Path) -> No
 
 
 def test_several_variants_are_emitted_together(run: Run, tmp_path: Path) -> None:
-    two = "--config", "tiled:16", "--config", "naive:8x32"
-    ran = run("emit", *two, "--arch", "sm_80", "-o", str(tmp_path / "own"))
+    configs = "--config", "tiled:16", "--config", "naive:8x32"
+    ran = run("emit", *configs, "--arch", "sm_80", "-o", str(tmp_path / "own"))
     assert ran.status == 0, ran.err
     assert "16x16x16 float nn for sm_80: tiled:16 (as given)" in ran.out
     assert "8x32x1 float nn for sm_80: naive:8x32 (as given)" in ran.out
-    asked = "--shape", "100", "--shape", "200", "--arch", "sm_80", "-o", str(tmp_path / "asked")
-    ran = run("emit", *two, *asked)
+    options = "--shape", "100", "--shape", "200", "--arch", "sm_80", "-o", str(tmp_path / "shapes")
+    ran = run("emit", *configs, *options)
     assert ran.status == 0, ran.err
     assert "100x100x100 float nn for sm_80: tiled:16 (as given)" in ran.out
     assert "200x200x200 float nn for sm_80: naive (as given)" in ran.out.replace("naive:8x32", "naive")
     for more in (("--shape", "100"), ("--shape", "100", "--shape", "200", "--dtype", "float", "--dtype", "double")):
-        ran = run("emit", *two, *more, "--arch", "sm_80", "-o", str(tmp_path / "refused"))
+        ran = run("emit", *configs, *more, "--arch", "sm_80", "-o", str(tmp_path / "refused"))
         assert (ran.status, ran.out) == (2, "")
         assert ran.err.startswith("tilewright: --config names 2 variants for ")

@@ -35,7 +35,7 @@ load = ["tma"]
 k_inner_a = [1]
 slices = [4]
 """
-"""A space that serves products alone whose rows are aligned to 16 bytes."""
+"""A space that serves only products whose rows are aligned to 16 bytes."""
 BAD = [
     (("tune",), "--shape"),
     (("tune", "--shape", "3x3"), "'3x3'"),
@@ -105,15 +105,15 @@ BAD = [
 
 
 class TestBadInput:
-    """One line that names the value, exit status 2, nothing on stdout."""
+    """Bad input is answered with one line that names the value, exit status 2 and nothing on stdout."""
 
-    @pytest.mark.parametrize(("arguments", "named"), BAD, ids=lambda value: " ".join(value) if value else "")
-    def test_is_answered_in_one_line(self, run: Run, arguments: tuple[str, ...], named: str) -> None:
+    @pytest.mark.parametrize(("arguments", "words"), BAD, ids=lambda value: " ".join(value) if value else "")
+    def test_is_answered_in_one_line(self, run: Run, arguments: tuple[str, ...], words: str) -> None:
         ran = run(*arguments)
         assert (ran.status, ran.out) == (2, "")
         assert ran.err.count("\n") == 1
         assert ran.err.startswith("tilewright: ")
-        assert named in ran.err
+        assert words in ran.err
 
     @pytest.mark.parametrize(
         ("name", "data", "words"),
@@ -139,7 +139,7 @@ class TestBadInput:
             assert "no NVIDIA" in ran.err
 
     @pytest.mark.filterwarnings("default:an NVIDIA GPU is present")
-    def test_a_gpu_without_the_extra_is_passed_over_with_a_word(
+    def test_a_gpu_without_the_extra_is_passed_over_with_a_warning(
         self, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setattr(nvml, "gpu_count", lambda: 1)
@@ -170,9 +170,9 @@ class TestBadInput:
 
 
 class TestTooLittleTime:
-    """Told as that."""
+    """A run that has too little time says so."""
 
-    def test_at_once_where_the_device_is_known_to_be_too_slow(self, run: Run) -> None:
+    def test_a_device_that_is_too_slow_is_refused_at_once(self, run: Run) -> None:
         begin = time.monotonic()
         ran = run("tune", "--shape", "8192", "--device", "host", "--effort", "quick")
         assert time.monotonic() - begin < 5
@@ -183,14 +183,14 @@ class TestTooLittleTime:
         assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
         assert "the run may take 1 s: allow more (--seconds, --effort)" in ran.err
 
-    def test_it_costs_that_shape_alone(self, run: Run) -> None:
+    def test_only_the_shape_that_takes_too_long_fails(self, run: Run) -> None:
         shapes = ("--shape", "5", "--shape", "2048", "--shape", "6")
         ran = run("tune", *shapes, "--device", "host", "--seconds", "2", "--trials", "1")
         assert (ran.status, ran.err.count("\n")) == (1, 1)
         assert "of 2048x2048x2048 float nn takes at least " in ran.err
         assert "2 of 3 shapes" in ran.out
 
-    def test_as_does_one_that_nothing_in_the_spaces_serves(self, run: Run, tmp_path: Path) -> None:
+    def test_only_the_shape_without_a_config_fails(self, run: Run, tmp_path: Path) -> None:
         (tmp_path / "simt.toml").write_text(ALIGNED)
         shapes = ("--shape", "63", "--shape", "16x64x256", "--device", "host", "--spaces", str(tmp_path))
         ran = run("tune", *shapes, "--effort", "quick")
@@ -198,13 +198,13 @@ class TestTooLittleTime:
         assert "no config serves 63x63x63 float nn on host; required: TMA" in ran.err
         assert "1 of 2 shapes" in ran.out
 
-    def test_when_nothing_was_measured_in_it(self, run: Run) -> None:
+    def test_nothing_was_measured_in_time(self, run: Run) -> None:
         ran = run("tune", "--shape", "700", "--device", "host", "--seconds", "0.1")
         assert (ran.status, ran.err.count("\n")) == (1, 1)
         assert "0.1 s were too few to measure one variant of 700x700x700 float nn on host" in ran.err
         assert "works" not in ran.err
 
-    def test_what_fails_for_other_reasons_is_counted(self) -> None:
+    def test_other_failures_are_counted(self) -> None:
         info, budget = choose("host"), Budget(5, 20.0)
 
         def why(stopped: str, *outcomes: Entry) -> str:
@@ -224,7 +224,7 @@ class TestTooLittleTime:
 
 
 class TestFailures:
-    """One line and exit status 1; a traceback where it was asked for."""
+    """A failure is one line and exit status 1, with a traceback under --debug."""
 
     def test_a_store_that_cannot_be_made(self, run: Run, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
@@ -239,7 +239,7 @@ class TestFailures:
         assert (ran.status, ran.err.count("\n")) == (1, 1)
         assert str(tmp_path / "file") in ran.err
 
-    def test_debug_shows_where(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_debug_shows_a_traceback(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(*args: object, **options: object) -> None:
             raise TuningError("no variant of it works: 3 compile_error")
 
@@ -260,7 +260,7 @@ class TestFailures:
             assert ran.err.endswith("tilewright: \\x1b[2J[/x]\n")
             assert "\x1b" not in ran.err
 
-    def test_our_own_mistakes_are_one_line_too(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_unexpected_exception_is_one_line_too(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tilewright.cli.tune.choose", None)
         ran = run("tune", *SMALL)
         assert (ran.status, ran.err.count("\n")) == (1, 1)
@@ -283,7 +283,7 @@ class TestFailures:
         assert run("tune", *shapes, "--json", str(file)).status == 1
         assert len(json.loads(file.read_text())) == 1
 
-    def test_a_shape_that_cannot_be_tuned_costs_itself_alone(self, run: Run, tmp_path: Path) -> None:
+    def test_a_shape_that_cannot_be_tuned_stops_no_other(self, run: Run, tmp_path: Path) -> None:
         """The space has nothing for rows of 63 elements, and one shape is too large for the processor."""
         (tmp_path / "only.toml").write_text(ALIGNED)
         shapes = (each for shape in ("63", "16x64x256", "8192", "8x64x256") for each in ("--shape", shape))
@@ -293,7 +293,7 @@ class TestFailures:
         assert "8192x8192x8192 float nn takes at least" in ran.err
         assert "2 of 4 shapes" in ran.out
 
-    def test_what_no_shape_can_do_without_is_told_once(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_fault_of_all_shapes_is_reported_once(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         shapes = ("--shape", "5", "--shape", "6", "--device", "host")
         ran = run("tune", *shapes, "--sampler", "guess")
         assert (ran.status, ran.err.count("\n")) == (2, 1)
@@ -305,7 +305,7 @@ class TestFailures:
         (tmp_path / "records").mkdir()
         (tmp_path / "records" / f"{'0' * 64}.json").write_text("{")
         with warnings.catch_warnings():
-            warnings.simplefilter("always")  # pytest makes errors of them
+            warnings.simplefilter("always")  # pytest turns warnings into errors
             ran = run("show", "--store", str(tmp_path))
         assert ran.status == 0
         assert ran.err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""`tilewright forget`: records, journals and compiled kernels of the user's own, removed."""
+"""`tilewright forget` removes the user's own records, journals and compiled kernels."""
 
 import io
 import os
@@ -30,7 +30,7 @@ SHIPPED = "1024x768x512"
 
 
 class Compiler:
-    """Takes any text for compiled."""
+    """A compiler that makes the same image of any text."""
 
     suffix, identity = "so", "nobody's"
 
@@ -39,32 +39,32 @@ class Compiler:
         return Binary(b"image", None, None, None)
 
 
-def compiled(problem: Problem, config: Config) -> None:
+def add_kernel(problem: Problem, config: Config) -> None:
     compile_cached(Compiler(), render(problem, config, HOST))  # type: ignore[arg-type]
 
 
-def tuned(problem: Problem, device: str = HOST.key) -> None:
-    """A record, a journal of two trials, and their kernels."""
+def add_tuning(problem: Problem, device: str = HOST.key) -> None:
+    """Store a record, a journal of two trials, and their kernels."""
     Store().keep(make(5.0, problem, WON, device))
     written = Journal.of(Store().root / "trials", problem, device, (("driver", "x"),))
     written.extend([(each, Entry("ok", 5.0, (5.0,)), {"started": "2026-01-01T00:00:00"}) for each in (WON, LOST)])
     for config in (WON, LOST):
-        compiled(problem, config)
+        add_kernel(problem, config)
 
 
 @pytest.fixture(autouse=True)
 def everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three products that were tuned, and a kernel that no tuning knows."""
+    """Three products that were tuned, and a kernel of no tuning."""
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
-    tuned(CUBE)
-    tuned(DOUBLE)
-    tuned(OTHER, "nvidia-h200")
-    compiled(CUBE, UNRELATED)
-    assert left() == ({CUBE, DOUBLE, OTHER}, 3, 7)  # those of 5x6x7 are guarded instances of the same kernels
+    add_tuning(CUBE)
+    add_tuning(DOUBLE)
+    add_tuning(OTHER, "nvidia-h200")
+    add_kernel(CUBE, UNRELATED)
+    assert remaining() == ({CUBE, DOUBLE, OTHER}, 3, 7)  # the kernels of 5x6x7 are guarded instances
 
 
-def left() -> tuple[set[Problem], int, int]:
-    """Problems with a record of the user's own, how many journals there are and how many compiled kernels."""
+def remaining() -> tuple[set[Problem], int, int]:
+    """Problems with a record of the user's own, the number of journals and the number of compiled kernels."""
     root = Store().root
     kernels = list(Path(os.environ["TILEWRIGHT_CACHE"]).glob("[0-9a-f][0-9a-f]/*/kernel.so"))
     return {record.problem for record in Store().both()[0]}, len(list((root / "trials").glob("*.jsonl"))), len(kernels)
@@ -75,26 +75,26 @@ def test_a_product_without_a_record_has_its_journal_removed(run: Run) -> None:
     journal = Journal.of(Store().root / "trials", problem, HOST.key, ())
     for config in (WON, LOST):
         journal.add(config, Entry("ok", 5.0, (5.0,)), datetime.now())
-        compiled(problem, config)
-    problems, journals, kernels = left()
+        add_kernel(problem, config)
+    problems, journals, kernels = remaining()
     ran = run("forget", "--shape", "96")
     assert (ran.status, ran.err) == (0, "")
     assert ran.out == f"removed 0 records and 1 journal of 96x96x96 float nn on {HOST.key}\n"
-    assert left() == (problems, journals - 1, kernels)
+    assert remaining() == (problems, journals - 1, kernels)
 
 
 def test_a_product_goes_with_its_journal_and_nothing_else_does(run: Run) -> None:
     ran = run("forget", "--shape", "64", "--dtype", "float")
     assert (ran.status, ran.err) == (0, "")
     assert ran.out == f"removed 1 record and 1 journal of 64x64x64 float nn on {HOST.key}\n"
-    assert left() == ({DOUBLE, OTHER}, 2, 7)
+    assert remaining() == ({DOUBLE, OTHER}, 2, 7)
     ran = run("forget", "--shape", "64", "--dtype", "float")
     assert (ran.status, ran.out) == (1, "")
     assert ran.err == "tilewright: nothing that you tuned is stored for 64x64x64 float; see `tilewright show`\n"
 
 
 @pytest.mark.parametrize(
-    ("options", "gone"),
+    ("options", "removed"),
     [
         (("--shape", "64"), {CUBE, DOUBLE}),
         (("--shape", "64x64x64", "--shape", "5x6x7"), {CUBE, DOUBLE, OTHER}),
@@ -107,46 +107,44 @@ def test_a_product_goes_with_its_journal_and_nothing_else_does(run: Run) -> None
     ],
     ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
 )
-def test_what_goes_is_what_show_lists_with_the_same_options(
-    run: Run, options: tuple[str, ...], gone: set[Problem]
-) -> None:
+def test_options_select_records_as_those_of_show_do(run: Run, options: tuple[str, ...], removed: set[Problem]) -> None:
     ran = run("forget", *options)
-    assert ran.status == (0 if gone else 1)
+    assert ran.status == (0 if removed else 1)
     assert (ran.out + ran.err).count("\n") == 1
-    assert left() == ({CUBE, DOUBLE, OTHER} - gone, 3 - len(gone), 7)
+    assert remaining() == ({CUBE, DOUBLE, OTHER} - removed, 3 - len(removed), 7)
 
 
-def test_compiled_kernels_of_all_that_was_tried_go_where_that_is_asked_for(run: Run) -> None:
+def test_the_cache_option_removes_the_kernels_of_all_trials(run: Run) -> None:
     ran = run("forget", "--shape", "64", "--dtype", "double", "--cache")
-    told = f"removed 1 record and 1 journal of 64x64x64 double nt on {HOST.key}, 2 compiled kernels\n"
-    assert (ran.status, ran.out) == (0, told)
-    assert left() == ({CUBE, OTHER}, 2, 5)
+    message = f"removed 1 record and 1 journal of 64x64x64 double nt on {HOST.key}, 2 compiled kernels\n"
+    assert (ran.status, ran.out) == (0, message)
+    assert remaining() == ({CUBE, OTHER}, 2, 5)
     assert run("forget", "--shape", "64", "--cache").out.endswith(", 4 compiled kernels\n")
-    assert left() == ({OTHER}, 1, 1)
+    assert remaining() == ({OTHER}, 1, 1)
     assert run("forget", "--all", "--yes", "--cache").out.startswith("removed 1 record and 1 journal of 5x6x7 float nn")
-    assert left() == (set(), 0, 0)
+    assert remaining() == (set(), 0, 0)
     ran = run("forget", "--all", "--yes", "--cache")
     assert (ran.status, ran.out) == (1, "")
-    compiled(CUBE, UNRELATED)
+    add_kernel(CUBE, UNRELATED)
     ran = run("forget", "--all", "--yes", "--cache")
     assert (ran.status, ran.out.split("; ")[0]) == (0, "removed 0 records and 0 journals, 1 compiled kernel")
 
 
 def test_a_journal_alone_goes_too(run: Run) -> None:
-    """As of a search that found nothing."""
+    """A search that finds no variant that works leaves only a journal."""
     assert Store().forget(HOST.key, CUBE)
     ran = run("forget", "--shape", "64", "--dtype", "float")
     assert ran.out == f"removed 0 records and 1 journal of 64x64x64 float nn on {HOST.key}\n"
-    assert left() == ({DOUBLE, OTHER}, 2, 7)
+    assert remaining() == ({DOUBLE, OTHER}, 2, 7)
 
 
-def test_what_ships_cannot_be_removed_and_it_is_said(run: Run) -> None:
+def test_shipped_records_stay_and_a_message_says_so(run: Run) -> None:
     stays = "what ships with tilewright cannot be removed: 2 records"
     kind = ("--dtype", "float", "--trans", "nn", "--accuracy", "ieee")
     ran = run("forget", "--shape", SHIPPED, *kind)
     assert (ran.status, ran.out) == (1, "")
     assert ran.err == f"tilewright: nothing that you tuned is stored for {SHIPPED} float nn ieee; {stays}\n"
-    tuned(Problem.parse(SHIPPED), "nvidia-h200")
+    add_tuning(Problem.parse(SHIPPED), "nvidia-h200")
     ran = run("forget", "--shape", SHIPPED, *kind)
     assert (ran.status, ran.out) == (
         0, f"removed 1 record and 1 journal of {SHIPPED} float nn on nvidia-h200; {stays}\n"
@@ -154,23 +152,23 @@ def test_what_ships_cannot_be_removed_and_it_is_said(run: Run) -> None:
     assert Store().best("nvidia-h200", Problem.parse(SHIPPED)) is not None
 
 
-@pytest.mark.parametrize(("answer", "status", "told"), [
+@pytest.mark.parametrize(("answer", "status", "words"), [
     ("y\n", 0, "removed 3 records and 3 journals of 3 products; what ships"),
     ("n\n", 1, "nothing was removed\n"),
     ("\n", 1, "nothing was removed\n"),
     ("", 2, "tilewright: --all asks a question first, and nobody answers here; add --yes\n"),
 ])  # fmt: skip
-def test_all_asks_first(run: Run, monkeypatch: pytest.MonkeyPatch, answer: str, status: int, told: str) -> None:
+def test_all_asks_first(run: Run, monkeypatch: pytest.MonkeyPatch, answer: str, status: int, words: str) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
     ran = run("forget", "--all")
     assert ran.status == status
     assert f"remove 3 records and 3 journals of 3 products from {Store().root}? [y/N]: " in ran.out
-    assert told in ran.out + ran.err
-    assert len(left()[0]) == (0 if status == 0 else 3)
+    assert words in ran.out + ran.err
+    assert len(remaining()[0]) == (0 if status == 0 else 3)
 
 
 @pytest.mark.parametrize("options", [(), ("--all", "--shape", "64"), ("--dtype", "float")])
-def test_which_has_to_be_said(run: Run, options: tuple[str, ...]) -> None:
+def test_a_shape_or_all_has_to_be_named(run: Run, options: tuple[str, ...]) -> None:
     ran = run("forget", *options)
     assert (ran.status, ran.out) == (2, "")
     assert ran.err == "tilewright: forget takes either --shape or --all, which is every shape; name one of the two\n"
@@ -184,11 +182,11 @@ def test_a_wait_for_a_lock_names_the_file_and_who_holds_it(run: Run, monkeypatch
     timer = threading.Timer(0.5, lock.release)
     timer.start()
     with warnings.catch_warnings():
-        warnings.simplefilter("always")  # pytest makes errors of them
+        warnings.simplefilter("always")  # pytest turns warnings into errors
         ran = run("forget", "--shape", "64", "--dtype", "float")
     timer.join()
-    who = f"process {os.getpid()} ({Path('/proc/self/comm').read_text().strip()})"
-    assert ran.err == f"tilewright: warning: waiting up to 30 s for {path}.lock, which {who} holds\n"
+    holder = f"process {os.getpid()} ({Path('/proc/self/comm').read_text().strip()})"
+    assert ran.err == f"tilewright: warning: waiting up to 30 s for {path}.lock, which {holder} holds\n"
     assert ran.status == 0
 
 
@@ -201,7 +199,7 @@ def test_a_journal_that_is_being_written_stays(run: Run, monkeypatch: pytest.Mon
     ran = run("forget", "--shape", "64", "--dtype", "float")
     assert (ran.status, ran.err.count("\n")) == (1, 1)
     assert "cannot remove the study" in ran.err
-    assert left()[1] == 3
+    assert remaining()[1] == 3
     for lock in locks:
         lock.release()
     assert run("forget", "--shape", "64", "--dtype", "float").status == 0
@@ -214,4 +212,4 @@ def test_damaged_files_are_no_obstacle(run: Run) -> None:
     for path in trials.glob("[0-9a-f]*.jsonl"):
         path.write_bytes(path.read_bytes() + b"{torn")
     assert run("forget", "--all", "--yes", "--cache", "--device-key", HOST.key).status == 0
-    assert left()[0] == {OTHER}
+    assert remaining()[0] == {OTHER}

@@ -24,7 +24,7 @@ from tilewright.tuner.bench.suites import suite_names
 
 COLUMNS = 80
 FRAGMENT = re.compile(r"(About|As|At|By|For|From|In|It|Of|On|Only|Or|That|The same|These|Those|To|What|Whose|With)\b")
-"""First words of a text that leans on the line before it, or on the name of its option."""
+"""First words of a text that makes no sense without the line before it or the name of its option."""
 OPTIONS = {
     f"{name} {max(option.opts, key=len)}": option.help or ""
     for name, command in commands.commands.items()
@@ -88,7 +88,7 @@ SLOW = {"jinja2", "numpy", "optuna", "rich"}
 
 
 def offered(line: str, shell: str = "zsh") -> list[str]:
-    """Values that a shell offers for the end of a line, without what it does about files."""
+    """Values that a shell offers for the end of a line, without names of files."""
     entry: click.Command = tune if line.startswith("tune ") else commands
     kind = get_completion_class(shell)
     assert kind is not None
@@ -151,7 +151,7 @@ def test_every_family_with_all_its_parameters() -> None:
 
 
 @pytest.mark.fast
-def test_a_config_that_is_completed_to_its_end_is_one() -> None:
+def test_a_config_that_is_completed_to_its_end_is_valid() -> None:
     for name in families():
         text = f"{name}:"
         while not text[-1].isdigit():
@@ -172,14 +172,14 @@ def test_suites_and_files_of_the_current_folder(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.fast
-def test_a_file_that_the_line_names_is_not_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_completion_tries_no_file_that_the_line_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(values, "check_output", lambda name, path: pytest.fail(f"{name} is tried"))
     assert offered(f"tune --json {tmp_path}/x --csv - --rep") == ["--replace"]
 
 
 @pytest.mark.fast
-def test_scripts_let_values_have_commas_and_parts_no_blank() -> None:
-    """They are click's, with a change where its script has what was to be changed."""
+def test_scripts_allow_commas_in_values_and_add_no_blank() -> None:
+    """The scripts are click's with one change, which another version of click might not allow."""
     for shell, change in (("zsh", "compadd -U -V unsorted -S '' -a parts"), ("fish", "string split --max 1")):
         kind = get_completion_class(shell)
         assert kind is not None
@@ -188,7 +188,7 @@ def test_scripts_let_values_have_commas_and_parts_no_blank() -> None:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_bash_takes_a_config_as_one_word(tmp_path: Path) -> None:
-    """Bash parts words at `:` and `=`, and has what is offered stand for the last part. Nothing is written."""
+    """Bash splits words at `:` and `=`, and an offer replaces the last part. No file is written."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "bin").mkdir()
     for name, entry in (("tune", "main_tune"), ("tilewright", "main")):

@@ -1,4 +1,4 @@
-"""Files that are asked for: tried before anything else, each lost alone; streams, which are no files."""
+"""Output files are tried before any work, and the loss of one costs no other; streams may take their place."""
 
 import errno
 import json
@@ -42,7 +42,7 @@ PLACES = ["", "~nobody-of-this-name/x", "folder", "x" * 240, "file/x", "/proc/no
 
 @pytest.fixture
 def warned() -> Iterator[None]:
-    """Warnings are printed, as users have them; pytest makes errors of them."""
+    """Prints warnings as a user sees them; pytest turns them into errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         yield
@@ -77,7 +77,7 @@ def test_a_current_folder_that_is_gone(run: Run, here: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("command", "option"), OPTIONS, ids=lambda value: value[0] if isinstance(value, tuple) else value
 )
-def test_a_path_that_cannot_be_written_is_told_before_anything_is_run(
+def test_a_path_that_cannot_be_written_is_refused_before_anything_is_run(
     run: Run, here: Path, command: tuple[str, ...], option: str, place: str
 ) -> None:
     if place and option == "--plot":
@@ -109,7 +109,7 @@ def test_a_path_that_cannot_be_written_is_told_before_anything_is_run(
     ],
     ids=" ".join,
 )
-def test_nothing_is_no_path_and_no_name(run: Run, here: Path, arguments: tuple[str, ...]) -> None:
+def test_empty_text_is_no_path_and_no_name(run: Run, here: Path, arguments: tuple[str, ...]) -> None:
     before = sorted(here.rglob("*"))
     ran = run(*arguments)
     assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1), ran
@@ -117,7 +117,7 @@ def test_nothing_is_no_path_and_no_name(run: Run, here: Path, arguments: tuple[s
     assert sorted(here.rglob("*")) == before
 
 
-def test_a_home_is_found(run: Run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tilde_stands_for_the_home(run: Run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(here))
     assert run(*TUNE[:-6], "--trials", "1", "--seconds", "20", "--device", "host", "--json", "~/x.json").status == 0
     assert (here / "x.json").exists()
@@ -132,7 +132,7 @@ def test_a_home_is_found(run: Run, here: Path, monkeypatch: pytest.MonkeyPatch) 
     ],
     ids=" ".join,
 )
-def test_two_files_have_two_names(run: Run, here: Path, options: tuple[str, ...]) -> None:
+def test_two_files_need_two_names(run: Run, here: Path, options: tuple[str, ...]) -> None:
     ran = run(*TUNE, *options)
     assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
     assert "would both write" in ran.err
@@ -143,7 +143,7 @@ def test_two_files_have_two_names(run: Run, here: Path, options: tuple[str, ...]
 class TestFullDisk:
     """A device on which every write fails as on a full disk."""
 
-    def test_json_costs_itself_alone(self, run: Run) -> None:
+    def test_a_lost_json_file_costs_nothing_else(self, run: Run) -> None:
         ran = run(*TUNE, "--json", "/dev/full")
         assert ran.status == 1
         assert ran.err == "tilewright: warning: cannot write /dev/full: No space left on device\n"
@@ -151,14 +151,14 @@ class TestFullDisk:
         assert [record.problem for record in Store().layers()[0]] == [PROBLEM]
 
     def test_json_and_markdown_of_a_bench(self, run: Run, here: Path) -> None:
-        ran = run(*BENCH, "--json", "/dev/full", "--markdown", "found.md")
+        ran = run(*BENCH, "--json", "/dev/full", "--markdown", "bench.md")
         assert ran.status == 1
         assert "cannot write /dev/full: No space left on device" in ran.err
-        assert "| 9x9x9 |" in (here / "found.md").read_text()
+        assert "| 9x9x9 |" in (here / "bench.md").read_text()
         assert "geometric mean" in ran.out
 
     @pytest.mark.parametrize("lost", ["run.json", "run.t4.json"])
-    def test_a_recording_costs_itself_alone(
+    def test_a_lost_file_of_a_recording_costs_nothing_else(
         self, run: Run, here: Path, lost: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def full(path: Path, data: bytes) -> None:
@@ -168,17 +168,17 @@ class TestFullDisk:
 
         real = files.write_output
         monkeypatch.setattr(files, "write_output", full)
-        ran = run(*TUNE, "--record", "run.json", "--json", "found.json")
+        ran = run(*TUNE, "--record", "run.json", "--json", "results.json")
         assert (ran.status, ran.err) == (1, f"tilewright: warning: cannot write {lost}: No space left on device\n")
         assert "winner: " in ran.out
         assert [record.problem for record in Store().layers()[0]] == [PROBLEM]
         assert sorted(path.name for path in here.glob("*.json")) == sorted(
-            {"run.json", "run.t4.json", "found.json"} - {lost}
+            {"run.json", "run.t4.json", "results.json"} - {lost}
         )
 
 
 class Meddling(Progress):
-    """Does something after the first variant."""
+    """Calls a function after the first variant."""
 
     def __init__(self, act: Any) -> None:
         self._act = act
@@ -188,17 +188,17 @@ class Meddling(Progress):
         act()
 
 
-def test_a_place_that_goes_away_during_the_run_costs_the_recording_alone(here: Path) -> None:
-    with pytest.warns(OutputWarning, match=r"cannot write .*run\.json: ") as told:
+def test_a_path_that_becomes_a_folder_during_the_run_costs_only_the_recording(here: Path) -> None:
+    with pytest.warns(OutputWarning, match=r"cannot write .*run\.json: ") as caught:
         result = tune(
             PROBLEM, device="host", trials=2, record=here / "run.json", progress=Meddling((here / "run.json").mkdir)
         )
-    assert [str(each.message).partition(":")[0] for each in told] == [f"cannot write {here}/run.json"]
+    assert [str(each.message).partition(":")[0] for each in caught] == [f"cannot write {here}/run.json"]
     assert Store().best(choose("host").key, PROBLEM) == result.best
     assert t4_path(here / "run.json").is_file()
 
 
-def test_a_recording_of_a_resumed_run_holds_what_was_tried_before(here: Path) -> None:
+def test_a_recording_of_a_resumed_run_holds_earlier_trials(here: Path) -> None:
     tune(PROBLEM, device="host", trials=3, seconds=40, record=here / "first.json")
     result = tune(PROBLEM, device="host", trials=5, seconds=40, record=here / "all" / "second.json")
     assert (result.trials, result.resumed) == (5, 3)
@@ -211,8 +211,8 @@ def test_a_recording_of_a_resumed_run_holds_what_was_tried_before(here: Path) ->
         assert again.times_us == pytest.approx(entry.times_us, abs=1e-5)
         assert again.charged_s > 0
         assert again.charged_s == pytest.approx(entry.charged_s, abs=1e-6)
-    told = json.loads((here / "all" / "second.t4.json").read_text())
-    assert len(told["results"]) == 5
+    document = json.loads((here / "all" / "second.t4.json").read_text())
+    assert len(document["results"]) == 5
 
 
 def test_a_journal_that_can_no_longer_be_written_costs_no_winner(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +226,7 @@ def test_a_journal_that_can_no_longer_be_written_costs_no_winner(here: Path, mon
     assert len(read_cache_file(here / "run.json").entries) == 3
 
 
-def test_a_winner_that_cannot_be_kept_is_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_winner_that_cannot_be_stored_is_reported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Store, record: object, **options: Any) -> bool:
         raise StoreError("cannot write the store: No space left on device")
 
@@ -250,7 +250,7 @@ def test_results_alone_are_on_standard_output(run: Run, tmp_path: Path, file: st
     assert ran.out == run("devices", "--json").out
 
 
-def test_of_a_tuning(run: Run) -> None:
+def test_results_of_a_tuning_on_standard_output(run: Run) -> None:
     ran = run(*TWO, "--json", "-")
     assert ran.status == 0
     assert [each["problem"]["m"] for each in json.loads(ran.out)] == [5, 6]
@@ -261,7 +261,7 @@ def test_of_a_tuning(run: Run) -> None:
     assert "2 of 2 shapes have a record" in again.err
 
 
-def test_of_a_bench(run: Run) -> None:
+def test_results_of_a_bench_on_standard_output(run: Run) -> None:
     ran = run(*BENCH, "--json", "-")
     assert [row["m"] for row in json.loads(ran.out)["rows"]] == [8, 9]
     assert "geometric mean" in ran.err
@@ -270,7 +270,7 @@ def test_of_a_bench(run: Run) -> None:
     assert "| 9x9x9 |" in ran.out
 
 
-def test_of_what_is_stored(run: Run, tmp_path: Path) -> None:
+def test_records_and_explanations_on_standard_output(run: Run, tmp_path: Path) -> None:
     assert Store().keep(make(0.5))
     shape = ("--shape", STORED.shape)
     for command in (("show", *shape), ("explain", *shape, "--arch", "sm_80")):
@@ -295,13 +295,13 @@ def test_a_list_goes_into_an_open_file_once_and_rows_as_they_end(run: Run, tmp_p
     assert {row[:6] for row in rows} == {"5,5,5,", "6,6,6,"}
 
 
-def test_null_takes_everything(run: Run) -> None:
+def test_dev_null_takes_every_output(run: Run) -> None:
     ran = run(*TWO[:3], *TWO[5:], "--json", "/dev/null", "--csv", "/dev/null")
     assert (ran.status, ran.err) == (0, "")
     assert "winner: " in ran.out
 
 
-def test_what_another_process_has_to_open_is_refused(run: Run, tmp_path: Path) -> None:
+def test_fifos_and_sockets_are_refused(run: Run, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket"))
@@ -337,7 +337,7 @@ def test_a_file_that_is_open_for_reading_is_refused(run: Run, tmp_path: Path) ->
     assert "it is open for reading only; name another file" in ran.err
 
 
-def test_a_recording_is_two_files(run: Run) -> None:
+def test_a_recording_of_two_files_takes_no_stream(run: Run) -> None:
     ran = run(*TWO[:3], "--device", "host", "--record", "-")
     assert (ran.status, ran.out) == (2, "")
     assert "--record writes two files, got /dev/stdout; name a file, such as run.json.gz" in ran.err

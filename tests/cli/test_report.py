@@ -1,4 +1,4 @@
-"""`tilewright report`: what the pages say, that they stand alone, and that nothing in their data becomes markup."""
+"""`tilewright report`: its pages say what was measured, stand alone, and turn none of their data into markup."""
 
 import json
 import re
@@ -69,7 +69,7 @@ class Page(HTMLParser):
         return " ".join("".join(self.words).split())
 
     def assert_stands_alone(self) -> None:
-        """No address, nothing that is loaded, small, and the one script is ours."""
+        """Assert that the page is small, names no address, loads nothing and has one script."""
         assert "://" not in self.source
         assert "@import" not in self.source
         assert not {"link", "img", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in self.elements}
@@ -95,7 +95,7 @@ def reported(run: Run, tmp_path: Path, *arguments: str) -> Page:
 
 
 def check_commands(page: Page) -> None:
-    """Assert that the command line takes every command of ours on a page."""
+    """Assert that the command line accepts every tilewright command on a page."""
     texts = [unescape(text) for text in re.findall(r'<pre class="command"><code>(.*?)</code>', page.source)]
     ours = [words for words in map(shlex.split, texts) if words[0] == "tilewright"]
     assert len(ours) >= 2
@@ -105,14 +105,14 @@ def check_commands(page: Page) -> None:
         command.make_context(name, words)
 
 
-def headed(page: Page, heading: str) -> list[list[str]]:
+def table_with(page: Page, heading: str) -> list[list[str]]:
     """The table that has a column of this heading."""
     return next(table for table in page.tables if heading in table[0])
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recording with a quarter of the trials of RECORDED: pages of it are made sooner."""
+    """A recording with a quarter of RECORDED's trials, so that its pages are made sooner."""
     recording, path = read_cache_file(RECORDED), tmp_path_factory.mktemp("recorded") / "quarter.json"
     write_cache_file(path, replace(recording, entries=dict([*recording.entries.items()][::4])))
     return path
@@ -129,7 +129,7 @@ def test_a_recording_of_a_gpu(run: Run, tmp_path: Path, recorded: Path) -> None:
     assert "FLOP for each byte that CTAs load or store" in page.text
     assert "PED-ANOVA" in page.text
     assert f"tilewright emit --shape 16x4096x4096 --dtype float --arch sm_90a --config {record.config}" in (page.text)
-    trials = headed(page, "x best")
+    trials = table_with(page, "x best")
     assert len(trials) == 1 + len(recording.entries)
     assert trials[1][0] == f"{recording.best_us:.2f}"
     assert all(len(row) == len(trials[0]) for row in trials)
@@ -137,15 +137,15 @@ def test_a_recording_of_a_gpu(run: Run, tmp_path: Path, recorded: Path) -> None:
     assert times == sorted(times)
     assert [table[0][:2] for table in page.tables if "variant" in table[0]] == [
         ["us", "variant"]
-    ] * 2  # on narrow screens
+    ] * 2  # for narrow screens
     assert [table[0][0] for table in page.tables if "registers" in table[0]] == ["us"]  # one number for each variant
     assert "quarter.json; 2026-11-21; compiler NVRTC 13.0." in page.text
     assert dict(record.versions)["generator"] in page.text
-    assert page.source.count("<title>") > 100  # of the dots
+    assert page.source.count("<title>") > 100  # each dot has one
     check_commands(page)
     kernel = page.source[page.source.index("<summary>CUDA C++") :]
     assert "__global__" in kernel
-    assert "kBlockN" in kernel  # of the figure at its head
+    assert "kBlockN" in kernel  # a name in the figure at its head
 
 
 def test_the_table_of_trials_says_what_it_leaves_out(
@@ -153,7 +153,7 @@ def test_the_table_of_trials_says_what_it_leaves_out(
 ) -> None:
     monkeypatch.setattr("tilewright.tuner.report.tables.ROOM_BYTES", 3000)
     page = reported(run, tmp_path, "--recording", str(recorded))
-    shown = len(headed(page, "x best")) - 1
+    shown = len(table_with(page, "x best")) - 1
     assert 5 < shown < 30
     assert f"{853 - shown:,} slower or failed ones are left out" in page.text
 
@@ -169,7 +169,7 @@ def test_tables_sort_and_charts_follow_the_scheme(run: Run, tmp_path: Path, reco
     svgs = re.findall(r"<svg.*?</svg>", page.source, re.DOTALL)
     assert len(svgs) == 4  # two charts at two widths
     colours = set(re.findall(r"#[0-9a-f]{6}\b", "".join(svgs)))
-    assert colours == set()  # all are the page's
+    assert colours == set()  # the page sets all colours
     assert all("<text" in svg and "var(--ink)" in svg for svg in svgs)
 
 
@@ -193,18 +193,18 @@ def test_a_tuning_of_the_processor(run: Run, tmp_path: Path) -> None:
     tune, bench = (f"tilewright {name} --shape 24x20x16 --dtype float" for name in ("tune", "bench"))
     assert f"{tune} --trials 6 --device host" in page.text
     assert f"{bench} --config {best.config} --device host" in page.text
-    trials = headed(page, "x best")
+    trials = table_with(page, "x best")
     assert len(trials) == 7
     place = trials[0].index("err/bound")
     assert all(0 < float(row[place]) <= 1 for row in trials[1:])
-    told = reported(run, tmp_path, "--results", str(results), "--recording", str(recording))
-    duel = headed(told, "x NumPy")
+    from_files = reported(run, tmp_path, "--results", str(results), "--recording", str(recording))
+    duel = table_with(from_files, "x NumPy")
     assert len(duel) == 1 + len(json.loads(results.read_text())[0]["contenders"])
     assert duel[0][:2] == ["us", "variant"]
     assert "NumPy" in [row[1] for row in duel]
-    assert re.search(rf"rec\.json; {MINUTE} UTC\. ", told.text)  # the versions are the record's
-    assert re.search(rf" r\.json; {MINUTE} UTC\. ", told.text)
-    assert names(headed(told, "x best")) == names(trials)
+    assert re.search(rf"rec\.json; {MINUTE} UTC\. ", from_files.text)  # with the versions of the record
+    assert re.search(rf" r\.json; {MINUTE} UTC\. ", from_files.text)
+    assert names(table_with(from_files, "x best")) == names(trials)
 
 
 def test_a_record_without_trials(run: Run, tmp_path: Path, own_folders: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_record_without_trials(run: Run, tmp_path: Path, own_folders: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("device", "family", "told"),
+    ("device", "family", "words"),
     [
         ("NVIDIA ABACUS", "tiled", "This version has no facts of NVIDIA ABACUS: nothing is said on the limits"),
         (
@@ -225,12 +225,12 @@ def test_a_record_without_trials(run: Run, tmp_path: Path, own_folders: Path) ->
         ),
     ],
 )
-def test_a_page_says_why_it_has_no_limits(run: Run, tmp_path: Path, device: str, family: str, told: str) -> None:
+def test_a_page_says_why_it_has_no_limits(run: Run, tmp_path: Path, device: str, family: str, words: str) -> None:
     dimensions = (Dimension("family", (family,)), Dimension("tile_width", (8,)))
     recording = Recording(device, "gemm float nn", (64, 64, 65), dimensions, {(0, 0): Entry("ok", 9.0)})
     write_cache_file(tmp_path / "r.json", recording)
     page = reported(run, tmp_path, "--recording", str(tmp_path / "r.json"))
-    assert told in page.text
+    assert words in page.text
     assert "Least times" not in page.text
     assert "Roofline" not in page.text
 
@@ -287,7 +287,7 @@ def changed(**fields: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "words"),
     [
         ((), "--shape, --recording, --results or --bench"),
         (("--shape", "9x9"), "'9x9'"),
@@ -304,10 +304,10 @@ def changed(**fields: Any) -> str:
         (("--bench", str(RESULTS / "float32.json"), "--shape", "64"), "--bench excludes --shape; leave out one"),
     ],
 )
-def test_bad_input_is_one_line(run: Run, tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+def test_bad_input_is_one_line(run: Run, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
     ran = run("report", *arguments, "-o", str(tmp_path / "x.html"))
     assert ran.status == 2
-    assert told in ran.err
+    assert words in ran.err
     assert len(ran.err.splitlines()) == 1
     assert not (tmp_path / "x.html").exists()
 
@@ -348,7 +348,7 @@ def test_a_damaged_journal_gives_its_whole_lines(run: Run, tmp_path: Path, own_f
     bad += ['{"config":3}']
     journal.write_text("\n".join([whole.splitlines()[0], *bad, *times, *whole.splitlines()[1:]]) + "\n")
     page = reported(run, tmp_path, "--shape", "16")
-    assert len(headed(page, "x best")) == 5
+    assert len(table_with(page, "x best")) == 5
 
 
 NCU = """#!/bin/sh
@@ -367,11 +367,11 @@ exit 1
 
 
 @pytest.mark.parametrize(
-    ("program", "told"),
+    ("program", "words"),
     [("", "PATH has no ncu"), (REFUSED, "gave no counters: ==ERROR== ERR_NVGPUCTRPERM"), (NCU, "")],
 )
 def test_counters(
-    run: Run, tmp_path: Path, own_folders: Path, monkeypatch: pytest.MonkeyPatch, program: str, told: str
+    run: Run, tmp_path: Path, own_folders: Path, monkeypatch: pytest.MonkeyPatch, program: str, words: str
 ) -> None:
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -386,11 +386,11 @@ def test_counters(
     assert ran.status == 0
     page = Page(file)
     page.assert_stands_alone()
-    assert told in page.text
-    assert told in ran.err
-    assert len(ran.err.splitlines()) == bool(told)
-    if not told:
-        assert headed(page, "counter")[1:] == [
+    assert words in page.text
+    assert words in ran.err
+    assert len(ran.err.splitlines()) == bool(words)
+    if not words:
+        assert table_with(page, "counter")[1:] == [
             ["GPU Speed Of Light Throughput"],
             ["Duration", "21.50", "us"],
             ["Memory Workload Analysis"],

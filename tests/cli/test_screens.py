@@ -56,7 +56,7 @@ def contender(config: Config | None, us: float, ratio: float) -> Contender:
 
 def result(**changes: Any) -> Result:
     winner = CONFIGS[-1]
-    found = Result(
+    usual = Result(
         problem=PROBLEM,
         device=INFO,
         best=make(2554.0, PROBLEM, winner),
@@ -79,11 +79,11 @@ def result(**changes: Any) -> Result:
         guessed_us=2611.0,
         stopped="seconds",
     )
-    return replace(found, **changes)
+    return replace(usual, **changes)
 
 
 class TestTune:
-    """The end of `tune`."""
+    """Screens at the end of `tune`."""
 
     @WIDTHS
     def test_the_winner_and_its_figures(self, width: int) -> None:
@@ -97,22 +97,22 @@ class TestTune:
         between = "2,555 us, 1.031 x cuBLAS (1.021..1.041), 1.018 x the next variant with another library's kernel"
         assert f"{between} between two products" in " ".join(text(screen).split())
 
-    def test_where_no_kernel_was_put_in_between_nothing_is_said_of_it(self) -> None:
+    def test_without_a_kernel_in_between_no_such_time_is_shown(self) -> None:
         screen = console(120)
         nothing: dict[str, Any] = {f"between_{what}": None for what in ("us", "ratio", "interval")}
         show_result(screen, result(contenders=tuple(replace(each, **nothing) for each in result().contenders)), None)
         assert "between" not in text(screen)
 
     @pytest.mark.parametrize(
-        ("gain", "told"),
+        ("gain", "saving"),
         [(0.00217, "0.22%"), (0.0, "0.00%"), (-0.0, "0.00%"), (-1e-12, "0.00%"), (None, "ended by gain")],
     )
-    def test_what_was_still_to_be_gained_is_said(self, gain: float | None, told: str) -> None:
+    def test_the_expected_gain_is_shown(self, gain: float | None, saving: str) -> None:
         screen = console(120)
         show_result(screen, result(stopped="gain", expected_gain=gain), None)
         words = " ".join(text(screen).split())
-        assert told in words
-        assert (f"ended: the next 40 variants are expected to save {told}" in words) == (gain is not None)
+        assert saving in words
+        assert (f"ended: the next 40 variants are expected to save {saving}" in words) == (gain is not None)
 
     @WIDTHS
     def test_a_duel_that_was_too_noisy_says_so_and_shows_no_ratio(self, width: int) -> None:
@@ -120,9 +120,9 @@ class TestTune:
         none: dict[str, Any] = dict.fromkeys(("ratio_vendor", "interval", "between_ratio", "between_interval"))
         contenders = tuple(replace(each, **none) for each in result().contenders)
         show_result(screen, result(contenders=contenders, aa_spread=37.93), None)
-        told = " ".join(text(screen).split())
-        assert "too noisy for a ratio to cuBLAS (A/A within 3793%)" in told
-        assert "1.052" not in told
+        output = " ".join(text(screen).split())
+        assert "too noisy for a ratio to cuBLAS (A/A within 3793%)" in output
+        assert "1.052" not in output
         assert max(map(len, text(screen).splitlines())) <= width
 
     @WIDTHS
@@ -151,7 +151,7 @@ class TestTune:
         assert "; error 0.034 of the bound of normwise, cuBLAS 0.034" in " ".join(text(screen).split())
         assert "err/bound" in text(screen).split("\n\n")[1].splitlines()[0].split()
 
-    def test_what_the_run_did_and_how_to_use_it(self) -> None:
+    def test_what_the_run_did_and_how_to_use_its_winner(self) -> None:
         screen = console(200)
         show_result(screen, result(), None)
         assert max(map(len, text(screen).split("tried ")[1].splitlines())) <= 120
@@ -181,9 +181,9 @@ class TestTune:
         for named, words in (((), ""), (CONFIGS[-1:], "  kept: from now on "), (CONFIGS[:1], "  nothing is kept: ")):
             screen = console(width)
             show_result(screen, result(named=tuple(named)), None)
-            found = [line for line in text(screen).splitlines() if "kept: " in line]
-            assert [line.startswith(words) for line in found] == ([True] if words else [])
-            assert ("guesses" in text(screen)) == (not named)  # a search makes them
+            lines = [line for line in text(screen).splitlines() if "kept: " in line]
+            assert [line.startswith(words) for line in lines] == ([True] if words else [])
+            assert ("guesses" in text(screen)) == (not named)  # only a search has guesses
             assert max(map(len, text(screen).splitlines())) <= width
 
     @WIDTHS
@@ -209,7 +209,7 @@ class TestTune:
         assert ["0.5" in lines[row].split() for row in (3, place + 3)] == [False, True]
         assert max(map(len, lines)) <= width
 
-    def test_a_processor_is_recommended_no_file_for_a_gpu(self) -> None:
+    def test_no_command_for_a_gpu_is_shown_for_the_processor(self) -> None:
         screen = console(80)
         show_result(screen, result(device=choose("host"), guessed_us=None, busy_share=None), None)
         assert "emit" not in text(screen)
@@ -217,29 +217,29 @@ class TestTune:
         assert "x NumPy" in text(screen)
 
 
-def test_each_result_of_a_list_is_put_into_words_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After each of thousands of trials the file is whole."""
-    worded, made = [], []
+def test_each_result_of_a_list_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is whole after each result, and no earlier result is encoded again."""
+    seeds, documents = [], []
 
-    def noted(one: Result) -> dict[str, Any]:
-        worded.append(one.seed)
-        made.append(result_json(one))  # with the time of writing
-        return made[-1]
+    def encoded(single: Result) -> dict[str, Any]:
+        seeds.append(single.seed)
+        documents.append(result_json(single))  # it holds the time of writing
+        return documents[-1]
 
-    monkeypatch.setattr("tilewright.cli.result.result_json", noted)
+    monkeypatch.setattr("tilewright.cli.result.result_json", encoded)
     results = [result(seed=seed) for seed in range(3)]
     file = ResultsFile(tmp_path / "results.json")
     for each in results:
         file.add(each)
-        assert (tmp_path / "results.json").read_text() == json.dumps(made, indent=1) + "\n"
-    assert worded == [0, 1, 2]
+        assert (tmp_path / "results.json").read_text() == json.dumps(documents, indent=1) + "\n"
+    assert seeds == [0, 1, 2]
 
 
 class TestProgress:
-    """Lines of a run that nobody watches."""
+    """Progress of a run, in lines or drawn on a terminal."""
 
     @WIDTHS
-    def test_of_tune(self, width: int) -> None:
+    def test_lines_of_a_tuning(self, width: int) -> None:
         screen = console(width)
         shown = TuneShown(screen)
         shown.started(PROBLEM, INFO, len(CONFIGS), Budget(600, 45.0), 3)
@@ -254,7 +254,7 @@ class TestProgress:
         assert lines[-1] == "timing the best 5 side by side with the vendor's library"
 
     @WIDTHS
-    def test_of_a_tuning_that_has_no_list(self, width: int) -> None:
+    def test_lines_of_a_tuning_that_has_no_list(self, width: int) -> None:
         screen = console(width)
         shown = TuneShown(screen)
         shown.started(PROBLEM, INFO, None, Budget(600, 45.0), 0)
@@ -266,7 +266,7 @@ class TestProgress:
         assert "1/600 trials, 45 s left; failed: none; best: 2,554 us" in whole
 
     @WIDTHS
-    def test_of_bench(self, width: int, tmp_path: Path) -> None:
+    def test_lines_of_a_bench(self, width: int, tmp_path: Path) -> None:
         screen = console(width)
         shown = BenchShown(screen, tmp_path / "run.json")
         shown.opened(bench_result(rows=()))
@@ -313,7 +313,7 @@ def bench_result(rows: tuple[BenchRow, ...] = (ROW, CRASHED)) -> BenchResult:
 
 
 class TestBench:
-    """The end of `bench`."""
+    """Screens at the end of `bench`."""
 
     @pytest.mark.parametrize(
         ("width", "more"),
@@ -359,23 +359,23 @@ class TestBench:
         keys = "cublas", "cublaslt", key, "tf32"
         rivals = (*ROW.rivals, *(replace(ROW.rivals[0], key=key) for key in keys[2:]))
         row = replace(ROW, problem=Problem.parse(shape, accuracy=grade), rivals=rivals)
-        found = replace(bench_result((row,)), setting=Setting(keys, ()))
+        bench = replace(bench_result((row,)), setting=Setting(keys, ()))
         screens = {}
         for width in (80, 120, 270):
             screens[width] = screen = console(width)
-            show_bench(screen, found)
+            show_bench(screen, bench)
             assert max(map(len, text(screen).splitlines())) <= width
         headings = {width: re.split("  +", text(screen).splitlines()[1]) for width, screen in screens.items()}
         least = ["M x N x K", "us", "err/bound", "x cuBLAS", f"x {title}", "x TF32 (coarser)"]
         assert set(least) <= set(headings[80])
         assert {*least, "cuBLAS err", f"{title} err", "TF32 err"} <= set(headings[120])
         assert {*least, "x cuBLASLt", "TFLOP/s", "between", "cuBLAS err"} <= set(headings[270])
-        told = f"largest errors over their bounds, random data: ours 0.034, cuBLAS 0.25, cuBLASLt 0.25, {title} 0.25"
-        assert f"{told}, TF32 (coarser) 0.25" in " ".join(text(screens[270]).split())
+        errors = f"largest errors over their bounds, random data: ours 0.034, cuBLAS 0.25, cuBLASLt 0.25, {title} 0.25"
+        assert f"{errors}, TF32 (coarser) 0.25" in " ".join(text(screens[270]).split())
 
 
 class TestTables:
-    """The results that every screen is made of."""
+    """Tables and text that every screen is made of."""
 
     def test_where_there_is_no_room_lines_are_long_and_whole(self) -> None:
         head, row = table([Column("us", ["123,456.7"]), Column("x", ["1.234"], 1)], 5)

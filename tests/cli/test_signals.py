@@ -1,4 +1,4 @@
-"""How the command line ends when it is asked to, killed, or when whoever watched is gone: what was found is kept."""
+"""The command line keeps its results when a signal, a kill, a closed pipe or a closed terminal ends it."""
 
 import os
 import pty
@@ -32,11 +32,11 @@ sys.argv = ["tilewright", "tune", "--shape", "16", "--device", "host", "--trials
 from tilewright.cli import main
 main()
 """
-"""The command, which is sent a signal as it imports its n-th module."""
+"""A program that runs the command and sends itself a signal as it imports its n-th module."""
 
 
 def first_of(cases: Sequence[Any], count: int = 1) -> list[Any]:
-    """Values or rows to parametrize a test with: all but the first ones run where tests marked slow do."""
+    """Values or rows to parametrize a test with; all but the first `count` are marked slow."""
     rows = [case if isinstance(case, tuple) else (case,) for case in cases]
     return [
         *(pytest.param(*row) for row in rows[:count]),
@@ -57,7 +57,7 @@ def until(process: "subprocess.Popen[str]", words: str) -> str:
     raise AssertionError(f"never said {words!r}")
 
 
-def kept(store: Path) -> list[str]:
+def stored_shapes(store: Path) -> list[str]:
     return [record.problem.shape for record in Store(store).layers()[0]]
 
 
@@ -69,29 +69,29 @@ def kept(store: Path) -> list[str]:
         4,
     ),
 )
-def test_while_it_imports(number: int, name: str) -> None:
+def test_a_signal_during_an_import(number: int, name: str) -> None:
     command = [sys.executable, "-c", AT_IMPORT.format(number=number, name=name)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (130, "tilewright: interrupted\n")
     assert "winner" not in done.stdout
 
 
-def test_the_entry_imports_next_to_nothing_before_it_hears_signals() -> None:
+def test_the_entry_imports_next_to_nothing_before_it_handles_signals() -> None:
     code = "import sys; before = set(sys.modules); import tilewright.cli; print(*(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    found = set(done.stdout.split())
-    assert {name for name in found if name.startswith("tilewright")} == {"tilewright", "tilewright.cli"}
-    assert len(found) < 20  # `signal`, and what it needs
+    imported = set(done.stdout.split())
+    assert {name for name in imported if name.startswith("tilewright")} == {"tilewright", "tilewright.cli"}
+    assert len(imported) < 20  # `signal` and its own imports
 
 
-def test_before_anything_worked(tmp_path: Path) -> None:
+def test_a_signal_before_the_first_winner(tmp_path: Path) -> None:
     process = spawned(*LONG, "--store", str(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     until(process, ": at most ")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    # The first variant may have been measured by then: that is a winner.
+    # The first variant may have been measured by then, and is a winner.
     assert (process.returncode, err) in ((130, "tilewright: interrupted\n"), (130, ""))
-    assert bool(kept(tmp_path)) == (err == "")
+    assert bool(stored_shapes(tmp_path)) == (err == "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
@@ -104,10 +104,10 @@ def test_the_search_ends_with_the_duel_and_keeps_the_winner(tmp_path: Path, numb
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, "")
     assert "ended by interrupt" in out
-    assert kept(tmp_path) == ["32x32x32"]
+    assert stored_shapes(tmp_path) == ["32x32x32"]
 
 
-def test_what_nohup_started_goes_on(tmp_path: Path) -> None:
+def test_a_run_under_nohup_goes_on(tmp_path: Path) -> None:
     command = ("nohup", sys.executable, "-u", "-m", "tilewright", *LONG[:4], "6", *LONG[5:], "--store", str(tmp_path))
     process = subprocess.Popen(
         command, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -119,7 +119,7 @@ def test_what_nohup_started_goes_on(tmp_path: Path) -> None:
     assert "ended by trials" in out
 
 
-def test_a_reader_that_had_enough_ends_the_search_and_the_winner_is_kept(tmp_path: Path) -> None:
+def test_a_reader_that_closes_the_pipe_ends_the_search_and_the_winner_is_kept(tmp_path: Path) -> None:
     process = spawned(*LONG, "--store", str(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     until(process, " trials, ")
     assert process.stdout is not None
@@ -128,20 +128,20 @@ def test_a_reader_that_had_enough_ends_the_search_and_the_winner_is_kept(tmp_pat
     assert process.wait(60) == 1
     assert process.stderr.read() == ""
     process.stderr.close()
-    assert kept(tmp_path) == ["32x32x32"]
+    assert stored_shapes(tmp_path) == ["32x32x32"]
 
 
-@pytest.mark.parametrize(("to", "status", "told"), [
+@pytest.mark.parametrize(("to", "status", "message"), [
     (">/dev/full", 1, "tilewright: the output: No space left on device\n"),
     (">&-", 0, ""),
 ])  # fmt: skip
-def test_output_that_goes_nowhere(tmp_path: Path, to: str, status: int, told: str) -> None:
+def test_output_that_goes_nowhere(tmp_path: Path, to: str, status: int, message: str) -> None:
     tune = f"tune --shape 16 --config tiled:16 --device host --store {tmp_path}"
     done = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m tilewright {tune} {to}"], capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stderr) == (status, told)
-    assert kept(tmp_path) == ["16x16x16"]
+    assert (done.returncode, done.stderr) == (status, message)
+    assert stored_shapes(tmp_path) == ["16x16x16"]
 
 
 def test_a_terminal_that_is_closed_ends_the_search_and_the_winner_is_kept(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_terminal_that_is_closed_ends_the_search_and_the_winner_is_kept(tmp_pa
     # The child makes the terminal its own, as a shell under a terminal does.
     begin = "import fcntl, os, runpy, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
     code = f"{begin}sys.argv[0] = 'tilewright'; runpy.run_module('tilewright', run_name='__main__')"
-    command = [sys.executable, "-c", code, *LONG, "--store", str(tmp_path), "--json", str(tmp_path / "found.json")]
+    command = [sys.executable, "-c", code, *LONG, "--store", str(tmp_path), "--json", str(tmp_path / "results.json")]
     environment = {**os.environ, "TERM": "xterm"}
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
@@ -159,8 +159,8 @@ def test_a_terminal_that_is_closed_ends_the_search_and_the_winner_is_kept(tmp_pa
         shown += os.read(ours, 1 << 16)
     os.close(ours)
     assert process.wait(60) != 0
-    assert kept(tmp_path) == ["32x32x32"]
-    assert (tmp_path / "found.json").exists()
+    assert stored_shapes(tmp_path) == ["32x32x32"]
+    assert (tmp_path / "results.json").exists()
 
 
 # ---- `tune --suite` that is killed and run again ----------------------------------------------------------------
@@ -179,8 +179,8 @@ edge = ["bounds"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [25])
-def test_of_ten_shapes_at_most_one_trial_is_measured_twice(tmp_path: Path, seed: int) -> None:
-    """Killed at a random moment, the run goes on where it was: what was told is in a journal."""
+def test_a_suite_that_is_killed_measures_at_most_one_trial_twice(tmp_path: Path, seed: int) -> None:
+    """A run that is killed at a random moment goes on, when it is started again, from its journal."""
     chance = random.Random(seed)
     measured, suite, store = tmp_path / "measured.txt", tmp_path / "suite.csv", tmp_path / "store"
     suite.write_text("m,n,k\n" + "".join(f"{size},{size + 1},{size + 2}\n" for size in range(2, 2 + SHAPES)))
@@ -191,25 +191,25 @@ def test_of_ten_shapes_at_most_one_trial_is_measured_twice(tmp_path: Path, seed:
     command = [sys.executable, str(PROGRAM), "tune", "--suite", str(suite), *limits, *where]
     environment = {**os.environ, "MEASURED": str(measured)}
 
-    def noted() -> list[str]:
+    def trials() -> list[str]:
         return measured.read_text().splitlines() if measured.exists() else []
 
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    wanted = chance.randint(2, SHAPES * TRIALS - 2)
+    trials_before_kill = chance.randint(2, SHAPES * TRIALS - 2)
     end = time.monotonic() + 120
-    while len(noted()) < wanted and process.poll() is None:
+    while len(trials()) < trials_before_kill and process.poll() is None:
         assert time.monotonic() < end
         time.sleep(0.002)
     time.sleep(chance.uniform(0, 0.05))
     assert process.poll() is None, "it ended before it could be killed"
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    before = noted()
-    assert wanted <= len(before) < SHAPES * TRIALS
+    before = trials()
+    assert trials_before_kill <= len(before) < SHAPES * TRIALS
 
     again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert again.returncode == 0, again.stderr
-    counts = Counter(noted())
+    counts = Counter(trials())
     assert len(counts) == SHAPES * TRIALS
     assert counts.total() - len(counts) <= 1, [each for each, count in counts.items() if count > 1]
     assert len(Store(store).layers()[0]) == SHAPES
@@ -218,4 +218,4 @@ def test_of_ten_shapes_at_most_one_trial_is_measured_twice(tmp_path: Path, seed:
 
     over = subprocess.run([*command, "--skip-tuned"], env=environment, capture_output=True, text=True, check=False)
     assert over.stdout.startswith(f"{SHAPES} of {SHAPES} shapes have a record of host")
-    assert (over.returncode, Counter(noted())) == (0, counts)
+    assert (over.returncode, Counter(trials())) == (0, counts)

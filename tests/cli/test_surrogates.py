@@ -1,4 +1,4 @@
-"""Half of a surrogate pair in a file: JSON may have one, and UTF-8 has none. It is shown as an escape."""
+"""Half of a surrogate pair, which JSON may hold and UTF-8 may not, is shown as an escape."""
 
 import json
 from dataclasses import replace
@@ -25,7 +25,7 @@ SHAPE = ("--shape", PROBLEM.shape)
 
 
 def marked(value: Any) -> Any:
-    """The arguments with half a pair behind every word that may be anything."""
+    """A JSON value with half a pair behind every text that may be of any words."""
     if isinstance(value, dict):
         fixed = "dtype", "trans", "status", "accuracy", "arch", "used"
         return {key: each if key in fixed else marked(each) for key, each in value.items()}
@@ -81,7 +81,7 @@ def test_in_a_bench(run: Run, tmp_path: Path) -> None:
 
 
 def test_in_results(run: Run, tmp_path: Path) -> None:
-    """As `tune --json` writes them."""
+    """The results are as `tune --json` writes them."""
     best = replace(make(0.5), versions=((HALF, HALF),))
     assert best.measurement is not None
     assert best.accuracy is not None

@@ -1,4 +1,4 @@
-"""`tilewright tune` end to end, on the host device with tiny shapes and budgets, and what a user can ask for."""
+"""`tilewright tune` end to end, on the host device with tiny shapes and budgets; devices, help and version."""
 
 import json
 import os
@@ -70,7 +70,7 @@ class TestTune:
         spent = ", ".join(rf"{phase} [\d.]+" for phase in ("compile", "verify", "time", "sampler", "idle"))
         assert re.search(f"seconds: {spent}; 1 compile processes", " ".join(tuned.out.split()))
 
-    def test_prints_plain_lines_where_nobody_watches(self, tuned: Tuned) -> None:
+    def test_prints_plain_lines_without_a_terminal(self, tuned: Tuned) -> None:
         assert "\x1b" not in tuned.out
         assert "\r" not in tuned.out
         assert re.search(r"^\d/4 trials, \d+ s left; failed: none; best: ", tuned.out, re.MULTILINE)
@@ -115,7 +115,7 @@ class TestTune:
         assert 'trans="tn"' in ran.out
         assert [record.problem.shape for record in Store().layers()[0]] == ["6x6x6", "8x9x7"]
 
-    def test_can_do_without_processes_of_its_own(self, run: Run) -> None:
+    def test_works_without_processes_of_its_own(self, run: Run) -> None:
         ran = run("tune", "--shape", "5", "--trials", "1", "--seconds", "10", "--no-isolation", "--effort", "quick")
         assert ran.status == 0, ran.err
         assert "0 compile processes" in ran.out
@@ -128,8 +128,8 @@ class TestTune:
         ran = run("tune", "--device", f"replay:{file}", "--trials", "3", "--sampler", "random")
         assert ran.status == 0, ran.err
         assert "tried 3 of 4 recorded variants" in ran.out
-        given = ("--shape", "9", "--effort", "quick", "--json", str(tmp_path / "r.json"))
-        ran = run("tune", "--device", f"replay:{file}", *given)
+        options = ("--shape", "9", "--effort", "quick", "--json", str(tmp_path / "r.json"))
+        ran = run("tune", "--device", f"replay:{file}", *options)
         assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
         assert "run.json excludes --shape, --effort, --json; leave these out: it takes --sampler, --trials" in ran.err
 
@@ -169,7 +169,7 @@ class TestTune:
 
 
 class TestHelp:
-    """The answers that a user gets by asking."""
+    """The devices, the help and the version, as they are printed."""
 
     def test_devices_with_their_limits(self, run: Run) -> None:
         ran = run("devices")
@@ -179,9 +179,9 @@ class TestHelp:
         listed = json.loads(run("devices", "--json").out)
         assert listed[-1]["selector"] == "host"
         assert listed[-1]["sm_count"] >= 1
-        assert "launcher" not in ran.out  # which is of GPUs
+        assert "launcher" not in ran.out  # only GPUs have one
 
-    def test_devices_say_what_launches_on_a_gpu(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_devices_name_the_launcher_of_a_gpu(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         gpu = replace(host_info(), name="NVIDIA H200", selector="cuda:0", arch=ARCHES["sm_90a"])
         monkeypatch.setattr(devices, "available", lambda: ((gpu, host_info()), ""))
         assert run("devices").out.endswith(f"launcher: {launcher.described()}\n")

@@ -1,4 +1,4 @@
-"""The options by which tune, bench and emit are told what to work on: suites, ranges and named variants."""
+"""The options of tune, bench and emit that name the work: suites, ranges and variants."""
 
 import csv
 import io
@@ -25,7 +25,7 @@ from tilewright.tuner.measure.evaluate import Phases, Tried
 QUICK = ("--device", "host", "--trials", "1", "--seconds", "20", "--keep", "1")
 HOST = choose("host").key
 ALIGNED = "simt:32x32x32,thread=4,load=tma,stages=2,k_inner_a"
-"""A config that serves rows of whole vectors alone."""
+"""A config that serves only rows of whole vectors."""
 BAD = [
     (("--m", "256:4096"), "'256:4096' is not START:STOP:STEP"),
     (("--m", "0"), "'0' is not START:STOP:STEP"),
@@ -40,11 +40,11 @@ BAD = [
 ]
 
 
-def asked(**given: Any) -> list[str]:
-    nothing: dict[str, Any] = dict.fromkeys(commands.PROBLEMS)
+def problems_of(**fields: Any) -> list[str]:
+    unset: dict[str, Any] = dict.fromkeys(commands.PROBLEMS)
     kind = {"dtype": "float", "trans": "nn", "accuracy": "ieee", "batch": 1}
-    found = options.problems_of(**nothing | {"shapes": ()} | kind | given)
-    return [str(problem) for problem in found]
+    problems = options.problems_of(**unset | {"shapes": ()} | kind | fields)
+    return [str(problem) for problem in problems]
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -52,22 +52,22 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 
 class TestProblems:
-    """The shapes that are asked for, and their order."""
+    """The problems that options name, and their order."""
 
     def test_ranges_include_both_ends_and_are_combined(self) -> None:
         sizes = values.sizes
-        found = asked(m=sizes("256:768:256"), n=sizes("5"), k=sizes("1:4:2"), dtype="double", trans="tn")
-        assert found == [f"{m}x5x{k} double tn" for m in (256, 512, 768) for k in (1, 3)]
+        problems = problems_of(m=sizes("256:768:256"), n=sizes("5"), k=sizes("1:4:2"), dtype="double", trans="tn")
+        assert problems == [f"{m}x5x{k} double tn" for m in (256, 512, 768) for k in (1, 3)]
 
     def test_a_suite_then_ranges_then_shapes_each_once(self, tmp_path: Path) -> None:
         (tmp_path / "a.csv").write_text("m,n,k,trans\n7,7,7,tt\n2,3,4,\n")
         one = range(2, 3)
-        found = asked(suite=str(tmp_path / "a.csv"), m=one, n=one, k=one, shapes=("5", "2x3x4", "5"))
-        assert found == ["7x7x7 float tt", "2x3x4 float nn", "2x2x2 float nn", "5x5x5 float nn"]
+        problems = problems_of(suite=str(tmp_path / "a.csv"), m=one, n=one, k=one, shapes=("5", "2x3x4", "5"))
+        assert problems == ["7x7x7 float tt", "2x3x4 float nn", "2x2x2 float nn", "5x5x5 float nn"]
 
     @pytest.mark.parametrize("command", ["tune", "bench"])
     @pytest.mark.parametrize(("arguments", "words"), BAD, ids=lambda value: " ".join(value) if value else "")
-    def test_what_will_not_do_is_told_in_one_line(
+    def test_bad_input_is_answered_in_one_line(
         self, run: Run, tmp_path: Path, command: str, arguments: tuple[str, ...], words: str
     ) -> None:
         (tmp_path / "suite.json").write_text('["5", {"m": 1, "n": 2, "k": 3, "dtype": "half"}]')
@@ -118,7 +118,7 @@ class TestSuites:
         ]
         for row, each in zip(rows, results):
             assert row["config"] == str(parse(row["config"]))
-            assert each["best"]["config"]["family"] in (row["family"], "naive")  # which every duel has
+            assert each["best"]["config"]["family"] in (row["family"], "naive")  # every duel has the naive kernel
         ran = run("bench", "--device", "host", "--seconds", "0.01", "--suite", str(tmp_path / "s.csv"))
         assert ran.status == 0, ran.err
         assert "double and float on host" in ran.out
@@ -139,13 +139,13 @@ class TestSuites:
             ("6", "ok", "tried by an earlier run"),
         ]
 
-    def test_a_shape_that_fails_costs_that_shape_alone(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_shape_that_fails_stops_no_other(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         real = cli.tune
 
-        def fails(problem: Problem, **given: Any) -> Any:
+        def fails(problem: Problem, **arguments: Any) -> Any:
             if problem.m == 6:
                 raise TuningError(f"no variant of {problem} works")
-            return real(problem, **given)
+            return real(problem, **arguments)
 
         monkeypatch.setattr(cli, "tune", fails)
         ran = run("tune", *QUICK, "--m", "6:7:1", "--n", "4", "--k", "4")
@@ -155,25 +155,25 @@ class TestSuites:
 
 
 class TestNamedVariants:
-    """`--config`: these alone are tried."""
+    """Only the variants that `--config` names are tried."""
 
     def test_one_that_wins_is_kept(self, run: Run, own_folders: Path) -> None:
         ran = run("tune", "--device", "host", "--shape", "40", "--config", "naive:8x32", "--config", "tiled:8")
         assert ran.status == 0, ran.err
         assert "kept: from now on the library runs it for this shape" in ran.out
-        assert "tried 3 variants" in ran.out  # and the default, which ran so far
+        assert "tried 3 variants" in ran.out  # with the default, which ran so far
         assert [str(record.config) for record in Store().layers()[0]] == ["naive:8x32"]
         assert not (own_folders / "trials").exists()
 
     def test_one_that_loses_leaves_the_record_as_it_is(self, run: Run, tmp_path: Path) -> None:
         file, table = tmp_path / "r.json", tmp_path / "t.csv"
-        kept = make(20.0, Problem(40, 40, 40), parse("naive:8x32"), HOST)
-        Store().keep(kept)
+        record = make(20.0, Problem(40, 40, 40), parse("naive:8x32"), HOST)
+        Store().keep(record)
         command = ("tune", "--device", "host", "--shape", "40", "--config", "tiled:4,unroll=1")
         ran = run(*command, "--json", str(file), "--csv", str(table))
         assert ran.status == 0, ran.err
         assert "nothing is kept: the winner is what the library runs for this shape already" in ran.out
-        assert Store().layers()[0] == (kept,)
+        assert Store().layers()[0] == (record,)
         (result,) = json.loads(file.read_text())
         assert (result["kept"], result["best"]["config"]["family"]) == (False, "naive")
         rows = {row["config"]: row for row in rows_of(table)}
@@ -183,10 +183,8 @@ class TestNamedVariants:
         assert rows["tiled:4,unroll=1"]["block_m"] == ""
         assert float(rows["tiled:4,unroll=1"]["us"]) > 0
 
-    def test_what_is_stored_gives_way_to_a_slower_one_only_where_that_is_asked_for(
-        self, run: Run, tmp_path: Path
-    ) -> None:
-        """Whatever a search or a list leaves out."""
+    def test_a_stored_record_gives_way_to_a_slower_one_only_by_replace(self, run: Run, tmp_path: Path) -> None:
+        """The stored variant takes part even where neither the space nor --config names it."""
         Store().keep(make(20.0, Problem(40, 40, 40), parse("naive:8x32"), HOST))
         spaces = ("--spaces", str(faults.small_space(tmp_path / "spaces", 4)))
         command = ("tune", "--device", "host", "--shape", "40", "--no-isolation")
@@ -201,7 +199,7 @@ class TestNamedVariants:
             assert "winner: tiled:4" in ran.out
             assert [record.config.family for record in Store().both()[0]] == ["tiled"]
 
-    def test_one_that_does_not_work_is_told_with_its_reason(
+    def test_one_that_does_not_work_is_reported_with_its_reason(
         self, run: Run, monkeypatch: pytest.MonkeyPatch, own_folders: Path
     ) -> None:
         from tilewright.tuner.measure.evaluate import Bench
@@ -233,7 +231,7 @@ class TestNamedVariants:
 
 
 class TestSeed:
-    """The same random numbers again."""
+    """A seed gives the same random numbers again."""
 
     def test_a_search_of_a_recording_can_be_repeated(self, run: Run) -> None:
         folder = Path(cli.__file__).resolve().parent.parent / "benchmarks" / "results" / "nvidia-h200" / "recordings"
@@ -241,30 +239,30 @@ class TestSeed:
         first, again, other = (run(*command, "--sampler", "random", "--seed", seed).out for seed in ("1", "1", "2"))
         assert first == again != other
 
-    def test_tune_is_given_it(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        given: dict[str, Any] = {}
+    def test_tune_receives_the_seed(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        arguments: dict[str, Any] = {}
 
         def note(problem: Problem, **options: Any) -> Any:
-            given.update(options)
+            arguments.update(options)
             raise TuningError("noted")
 
         monkeypatch.setattr(cli, "tune", note)
         assert run("tune", *QUICK, "--shape", "5", "--seed", "12").status == 1
-        assert given["seed"] == 12
+        assert arguments["seed"] == 12
         assert run("tune", *QUICK, "--shape", "5", "--seed", "-1").status == 2
 
 
 class TestTrialsFile:
     """Comma-separated values of every trial."""
 
-    def test_what_a_reason_says_is_data(self, tmp_path: Path) -> None:
+    def test_the_text_of_a_reason_is_data(self, tmp_path: Path) -> None:
         path = tmp_path / "t.csv"
         file = TrialsFile(path)
         for reason in ("=cmd|' /C calc'!A0", "+1", "-1", "@x", "\x1b[2J", "a\nb"):
             record = Record(Problem(5, 6, 7), "@key", CONFIGS[0], Status.COMPILE_ERROR, reason)
             file.tried(Tried(record, Phases(1.5)))
         lines = path.read_text().splitlines()
-        assert len(lines) == 7  # each is there as soon as it has ended
+        assert len(lines) == 7  # a trial has its line as soon as it has ended
         assert "\x1b" not in path.read_text()
         rows = rows_of(path)
         assert [row["reason"] for row in rows] == [
@@ -290,7 +288,7 @@ class TestTrialsFile:
     ) -> None:
         file = TrialsFile(tmp_path / "t.csv")
 
-        def full(*given: object) -> None:
+        def full(*arguments: object) -> None:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(trials, "_append", full)

@@ -1,4 +1,4 @@
-"""Tests of `tune --workers`, `--scheduler` and `tilewright worker` with bad input, and without their extra."""
+"""`tune --workers`, `tune --scheduler` and `tilewright worker` with bad input, and without their extra."""
 
 import os
 import subprocess
@@ -33,10 +33,10 @@ app.main(sys.argv[1:])
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_without_the_extra_it_is_named_in_a_line(command: tuple[str, ...], name: str) -> None:
+def test_an_extra_that_is_missing_is_named_in_a_line(command: tuple[str, ...], name: str) -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT, *command], capture_output=True, text=True, check=False)
-    wanted = "needs the extra [cluster], which is not installed: pip install 'tilewright[cluster]'\n"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"tilewright: {name} {wanted}")
+    reason = "needs the extra [cluster], which is not installed: pip install 'tilewright[cluster]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"tilewright: {name} {reason}")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_bad_input(run: Run, arguments: tuple[str, ...], words: str) -> None:
     ],
     ids=["deep", "inproc", "no port", "no text", "no address", "pipe"],
 )
-def test_a_scheduler_file_that_will_never_do_is_told_at_once(
+def test_a_bad_scheduler_file_is_reported_at_once(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], text: str | None, words: str
 ) -> None:
     link = pytest.importorskip("tilewright.tuner.cluster.link")
@@ -98,7 +98,7 @@ def test_a_scheduler_file_that_will_never_do_is_told_at_once(
 
 
 def test_a_worker_waits_for_a_scheduler_file(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dask writes it, and not in one step."""
+    """Dask does not write the file in one step."""
     link = pytest.importorskip("tilewright.tuner.cluster.link")
     monkeypatch.setattr(link, "ANSWER_S", 0.2)
     for text in (None, '{"addr'):
@@ -110,7 +110,7 @@ def test_a_worker_waits_for_a_scheduler_file(run: Run, tmp_path: Path, monkeypat
         assert time.monotonic() - begin > 0.2
 
 
-def test_files_that_are_no_certificates(run: Run, tmp_path: Path) -> None:
+def test_files_that_are_no_certificates_are_refused(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     (tmp_path / "x.pem").write_text("nothing")
     files = [word for name in ("ca-file", "cert", "key") for word in (f"--tls-{name}", str(tmp_path / "x.pem"))]

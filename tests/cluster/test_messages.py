@@ -1,4 +1,4 @@
-"""Messages between a client and its workers, read as strictly as records of the store, and records that are sent."""
+"""Messages between a client and its workers are read as strictly as records of the store, and records are sent."""
 
 import contextlib
 import json
@@ -48,7 +48,7 @@ RESULT = Result(
     PROBLEM, INFO, BEST, CONTENDERS, 7, 3, (("ok", 4),), (("too large", 9),), Phases(1.0, 2.0, 3.0), 0.5, 9.0, None,
     0.1, 2, None, "trials", None, "gp",
 )  # fmt: skip
-SAID: list[Message] = [
+MESSAGES: list[Message] = [
     Asks("a", 3, "tcp://127.0.0.1:1", INFO, (("driver", "x"), ("generator", "y"))),
     Begins("a", 320, 1),
     Tells("a", "naive:8x32", Entry("ok", 12.5, (12.4, 12.6), 0.1, 0.2, 0.3), "2026-11-23T12:00:00"),
@@ -61,7 +61,7 @@ SAID: list[Message] = [
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("message", SAID, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda each: type(each).__name__)
 def test_what_is_written_is_read(message: Message) -> None:
     assert read(written(message)) == message
 
@@ -81,8 +81,8 @@ def without(message: Message, name: str) -> str:
     return json.dumps(document)
 
 
-TOLD, DONE, BEGUN = SAID[2], SAID[4], SAID[1]
-RANKED = json.loads(written(DONE))["result"]["contenders"]
+TRIAL, END, BEGIN = MESSAGES[2], MESSAGES[4], MESSAGES[1]
+RANKED = json.loads(written(END))["result"]["contenders"]
 
 
 @pytest.mark.fast
@@ -91,36 +91,36 @@ RANKED = json.loads(written(DONE))["result"]["contenders"]
     [
         7, None, b"{}", {"kind": "Ends"}, "", "{", "[]", "{}", "[" * 100_000, '{"kind": "Tells"}', '{"kind": ["Ends"]}',
         '{"kind": "__import__"}', "x" * (5 << 20),
-        changed(TOLD, "attempt", value=3), changed(TOLD, "started", value="now"), changed(TOLD, "started", value=5),
-        changed(TOLD, "variant", value="\x1b[2J"), changed(TOLD, "variant", value=["naive:8x32"]),
-        changed(TOLD, "variant", value=None), changed(TOLD, "variant", value=5), without(TOLD, "variant"),
-        without(TOLD, "entry"), without(TOLD, "started"), changed(TOLD, "entry", value=None),
-        changed(TOLD, "entry", "time_us", value=-1.0), changed(TOLD, "entry", "time_us", value=math.nan),
-        changed(TOLD, "entry", "times_us", value=[0.0]), changed(TOLD, "entry", "status", value="fine"),
-        changed(TOLD, "entry", "status", value="crashed"), changed(TOLD, "entry", "reason", value=[]),
-        changed(BEGUN, "more", value=1), changed(BEGUN, "dimensions", value=[["x", [1]]]),
-        changed(BEGUN, "attempt", value=3), without(BEGUN, "trials"), without(BEGUN, "resumed"),
-        changed(BEGUN, "trials", value="1"), changed(BEGUN, "trials", value=-1), changed(BEGUN, "trials", value=1.5),
-        changed(BEGUN, "trials", value=True), changed(BEGUN, "resumed", value="1"),
-        changed(BEGUN, "resumed", value=-1), changed(BEGUN, "resumed", value=None),
-        changed(BEGUN, "trials", value=10**30), changed(BEGUN, "resumed", value=10**30),
-        changed(DONE, "result", "expected_gain", value="1%"), changed(DONE, "result", "expected_gain", value=math.nan),
-        changed(DONE, "result", "sampler", value=None), changed(DONE, "result", "stopped", value=7),
-        changed(DONE, "result", "trials", value=10**30), changed(DONE, "result", "resumed", value=-5),
-        changed(DONE, "result", "best", "measurement", "median_us", value=-1.0),
-        changed(DONE, "result", "best", "measurement", "median_us", value=math.inf),
-        changed(DONE, "result", "best", "config", "family", value="other"),
-        changed(DONE, "result", "best", "device", value="another"),
-        changed(DONE, "result", "best", "status", value="crashed"),
-        changed(DONE, "result", "best", "accuracy", "worst", value=2.0),
-        changed(DONE, "result", "problem", "m", value=4096), changed(DONE, "result", "problem", "m", value=-1),
-        changed(DONE, "result", "contenders", value=[]), changed(DONE, "result", "contenders", value=RANKED[::-1]),
-        changed(DONE, "result", "contenders", value=RANKED[:1]), changed(DONE, "result", "trials", value=1),
-        changed(DONE, "result", "device", "arch", value="sm_1"), changed(DONE, "result", "device", "sm_count", value=0),
-        changed(DONE, "result", "device", "name", value=""), changed(DONE, "result", value=None),
-        changed(SAID[0], "versions", value=[["generator"]]), changed(SAID[-2], "reason", value=None),
+        changed(TRIAL, "attempt", value=3), changed(TRIAL, "started", value="now"), changed(TRIAL, "started", value=5),
+        changed(TRIAL, "variant", value="\x1b[2J"), changed(TRIAL, "variant", value=["naive:8x32"]),
+        changed(TRIAL, "variant", value=None), changed(TRIAL, "variant", value=5), without(TRIAL, "variant"),
+        without(TRIAL, "entry"), without(TRIAL, "started"), changed(TRIAL, "entry", value=None),
+        changed(TRIAL, "entry", "time_us", value=-1.0), changed(TRIAL, "entry", "time_us", value=math.nan),
+        changed(TRIAL, "entry", "times_us", value=[0.0]), changed(TRIAL, "entry", "status", value="fine"),
+        changed(TRIAL, "entry", "status", value="crashed"), changed(TRIAL, "entry", "reason", value=[]),
+        changed(BEGIN, "more", value=1), changed(BEGIN, "dimensions", value=[["x", [1]]]),
+        changed(BEGIN, "attempt", value=3), without(BEGIN, "trials"), without(BEGIN, "resumed"),
+        changed(BEGIN, "trials", value="1"), changed(BEGIN, "trials", value=-1), changed(BEGIN, "trials", value=1.5),
+        changed(BEGIN, "trials", value=True), changed(BEGIN, "resumed", value="1"),
+        changed(BEGIN, "resumed", value=-1), changed(BEGIN, "resumed", value=None),
+        changed(BEGIN, "trials", value=10**30), changed(BEGIN, "resumed", value=10**30),
+        changed(END, "result", "expected_gain", value="1%"), changed(END, "result", "expected_gain", value=math.nan),
+        changed(END, "result", "sampler", value=None), changed(END, "result", "stopped", value=7),
+        changed(END, "result", "trials", value=10**30), changed(END, "result", "resumed", value=-5),
+        changed(END, "result", "best", "measurement", "median_us", value=-1.0),
+        changed(END, "result", "best", "measurement", "median_us", value=math.inf),
+        changed(END, "result", "best", "config", "family", value="other"),
+        changed(END, "result", "best", "device", value="another"),
+        changed(END, "result", "best", "status", value="crashed"),
+        changed(END, "result", "best", "accuracy", "worst", value=2.0),
+        changed(END, "result", "problem", "m", value=4096), changed(END, "result", "problem", "m", value=-1),
+        changed(END, "result", "contenders", value=[]), changed(END, "result", "contenders", value=RANKED[::-1]),
+        changed(END, "result", "contenders", value=RANKED[:1]), changed(END, "result", "trials", value=1),
+        changed(END, "result", "device", "arch", value="sm_1"), changed(END, "result", "device", "sm_count", value=0),
+        changed(END, "result", "device", "name", value=""), changed(END, "result", value=None),
+        changed(MESSAGES[0], "versions", value=[["generator"]]), changed(MESSAGES[-2], "reason", value=None),
     ],
-    ids=lambda text: repr(text)[:24],  # further on stands what this machine measures, which each worker of xdist does
+    ids=lambda text: repr(text)[:24],  # the rest has measurements, which differ between processes of xdist
 )  # fmt: skip
 def test_anything_else_is_refused_in_a_line(text: object) -> None:
     with pytest.raises(StoreError) as caught:
@@ -135,7 +135,7 @@ JSON = st.recursive(
 
 
 @pytest.mark.fast
-@given(st.sampled_from(SAID), st.data())
+@given(st.sampled_from(MESSAGES), st.data())
 def test_any_field_of_any_type_is_read_or_refused(message: Message, data: st.DataObject) -> None:
     document = json.loads(written(message))
     inner = document
@@ -160,7 +160,7 @@ def test_a_trial_is_of_a_config_of_any_family(family: str) -> None:
 
 @pytest.mark.fast
 @pytest.mark.parametrize("variant", ["", "other:16", "naive:8x33", "tiled:16,speed=2", "tiled:16,unroll=1,unroll=1"])
-def test_a_trial_of_no_config_says_so_once_its_config_is_asked_for(variant: str) -> None:
+def test_a_trial_of_no_config_fails_once_its_config_is_read(variant: str) -> None:
     message = read(written(Tells("a", variant, Entry("ok", 12.5), "2026-11-23T12:00:00")))
     assert isinstance(message, Tells)
     with pytest.raises(ConfigError):
@@ -195,17 +195,17 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.mark.parametrize(("options", "stays"), [({}, True), ({"replace": False}, True), ({"replace": True}, False)])
-def test_a_winner_is_kept_unless_what_its_worker_did_not_have_is_faster(
+def test_a_winner_is_kept_unless_a_record_that_its_worker_did_not_have_is_faster(
     store: Store, options: dict[str, Any], stays: bool
 ) -> None:
-    """A record that was sent to the worker met the winner in its duel, and gives way to it however fast it once was."""
+    """A record that was sent to the worker met the winner in its duel, and gives way to it whatever its time was."""
     key = HOST.key
     store.keep(make(1.0, STORED, CONFIGS[1], key))
     results: list[Result] = []
-    shown: Any = SimpleNamespace(ended=results.append)
+    progress: Any = SimpleNamespace(ended=results.append)
     client: Any = SimpleNamespace(subscribe_topic=lambda *arguments: None)
     tuning = Tuning(client, [STORED], options, store, key, ClusterProgress())
-    tuning._progress = shown
+    tuning._progress = progress
     tuning._save(Job(0, STORED), won(5.0))
     assert store.best(key, STORED) == won(5.0).best
     store.keep(make(3.0, STORED, CONFIGS[2], key))  # by another command
@@ -226,7 +226,7 @@ def test_a_result_that_was_outdone_on_its_worker_is_not_kept(store: Store) -> No
 
 
 class Noted(ClusterProgress):
-    """Keeps what it is told."""
+    """Progress that collects notes, trials and begins."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -244,14 +244,14 @@ class Noted(ClusterProgress):
 
 
 def heard(
-    store: Store, progress: ClusterProgress, *said: Message | str, problem: Problem = STORED, **options: Any
+    store: Store, progress: ClusterProgress, *messages: Message | str, problem: Problem = STORED, **options: Any
 ) -> Tuning:
-    """A tuning of a problem that is in a worker's hand, once it has heard these."""
+    """A tuning of a problem that a worker has, after it has read these messages."""
     client: Any = SimpleNamespace(subscribe_topic=lambda *arguments: None)
     tuning = Tuning(client, [problem], options, store, HOST.key, progress)
     tuning._attempts["a"] = Attempt(tuning._jobs[0], HOST, "tcp://x", VERSIONS)
-    for each in said:
-        tuning._events.put((tuning._topic, each if isinstance(each, str) else written(each)))
+    for message in messages:
+        tuning._events.put((tuning._topic, message if isinstance(message, str) else written(message)))
     tuning._hear(0.0)
     return tuning
 
@@ -262,14 +262,14 @@ TRIALS = [Tells("a", str(config), replace(OK, time_us=10.0 + place), STARTED) fo
 CRASHED = Tells("a", "naive:8x64", Entry("crashed", reason="it ended"), STARTED)
 
 
-def test_what_a_worker_tells_is_in_the_journal_that_it_goes_on_from(store: Store) -> None:
+def test_trials_of_a_worker_are_in_the_journal_from_which_it_goes_on(store: Store) -> None:
     """The journal holds the first outcome of each config, whichever sampler chose it."""
     progress = Noted()
     heard(store, progress, Begins("a", 320, 0), *TRIALS, CRASHED, replace(TRIALS[0], entry=Entry("timeout")))
     assert (progress.notes, progress.begins) == ([], [(320, 0)])
     assert progress.trials == [*map(str, CONFIGS), "naive:8x64", str(CONFIGS[0])]
-    sent = StoreView(store, HOST.key).files(STORED, VERSIONS)["trials"]
-    ((name, text),) = sent.items()
+    journals = StoreView(store, HOST.key).files(STORED, VERSIONS)["trials"]
+    ((name, text),) = journals.items()
     assert StoreView(store, HOST.key).files(STORED, (("compiler", "2"),))["trials"] == {}
     (store.root / "worker").mkdir()
     (store.root / "worker" / name).write_text(text)
@@ -292,7 +292,7 @@ def test_what_a_worker_tells_is_in_the_journal_that_it_goes_on_from(store: Store
         ({"attempt": "b"}, "of an attempt that nobody began"),
     ],
 )
-def test_a_trial_that_cannot_be_is_refused_and_changes_nothing(store: Store, changes: dict[str, str], why: str) -> None:
+def test_an_impossible_trial_is_refused_and_changes_nothing(store: Store, changes: dict[str, str], why: str) -> None:
     progress = Noted()
     heard(store, progress, Begins("a", 320, 0), TRIALS[0], replace(TRIALS[1], **changes), TRIALS[2])  # type: ignore[arg-type]
     (note,) = progress.notes
@@ -319,10 +319,10 @@ def test_a_damaged_message_costs_itself_alone(store: Store) -> None:
     assert progress.trials == [str(CONFIGS[1])]
 
 
-def test_workers_are_sent_the_users_own_record_though_one_that_ships_counts(store: Store, tmp_path: Path) -> None:
+def test_workers_are_sent_the_users_own_record_though_a_shipped_one_is_faster(store: Store, tmp_path: Path) -> None:
     own = make(20.0, STORED, CONFIGS[1], HOST.key)
     store.keep(own)
     ship(store, make(10.0, STORED, CONFIGS[2], HOST.key), HOST.key)
     assert [each.config for each in store.layers()[1]] == [CONFIGS[2]]
-    sent = StoreView(store, HOST.key).files(STORED, ())
-    assert [text.encode() for text in sent["records"].values()] == [dumps(own)]
+    files = StoreView(store, HOST.key).files(STORED, ())
+    assert [text.encode() for text in files["records"].values()] == [dumps(own)]

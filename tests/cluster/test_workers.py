@@ -1,4 +1,4 @@
-"""Several workers on the processor: what is killed, started again, refused or forged costs a trial at most."""
+"""Several workers on the processor: a process that is killed or lost, and a message that is forged, cost little."""
 
 import datetime
 import ipaddress
@@ -29,110 +29,110 @@ def ended(process: "subprocess.Popen[str]", seconds: float = 120) -> tuple[int, 
 
 
 def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
         return port
 
 
 @pytest.mark.slow
 def test_four_workers_on_the_loopback_address(tmp_path: Path) -> None:
-    with place(tmp_path, shapes=5) as here:
-        process = here.start(*here.tune, *WORKERS, "4", "--csv", str(tmp_path / "trials.csv"))
-        until(here.noted)
-        assert {address for address, _ in here.listening()} == {"127.0.0.1"}
-        assert here.pages() == set()
-        assert len(here.workers()) == 4
+    with place(tmp_path, shapes=5) as cluster:
+        process = cluster.start(*cluster.tune, *WORKERS, "4", "--csv", str(tmp_path / "trials.csv"))
+        until(cluster.noted)
+        assert {address for address, _ in cluster.listening()} == {"127.0.0.1"}
+        assert cluster.pages() == set()
+        assert len(cluster.workers()) == 4
         status, out, err = ended(process)
         assert (status, err) == (0, "")
         assert "5 shapes on host" in out
         assert "4 workers\n" in out
         assert "5 of 5 shapes" in out
-        assert re.search(r"^1/5 [3-6]x", out, re.M), out  # the longest first
-        assert here.twice() == 0
-        assert here.complete()
+        assert re.search(r"^1/5 [3-6]x", out, re.M), out  # the longest shape comes first
+        assert cluster.repeats() == 0
+        assert cluster.complete()
         assert len((tmp_path / "trials.csv").read_text().splitlines()) == 1 + 5 * TRIALS
-        until(lambda: not list(here.processes()), 10)
+        until(lambda: not list(cluster.processes()), 10)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_worker_is_killed(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
-    with place(tmp_path, shapes=8) as here:
-        process = here.start(*here.tune, *WORKERS, "4")
-        until(lambda: len(here.noted()) > chance.randint(1, 20))
+    with place(tmp_path, shapes=8) as cluster:
+        process = cluster.start(*cluster.tune, *WORKERS, "4")
+        until(lambda: len(cluster.noted()) > chance.randint(1, 20))
         time.sleep(chance.random() / 5)
-        chance.choice(here.workers()).kill()
+        chance.choice(cluster.workers()).kill()
         status, _, err = ended(process)
         assert (status, err) == (0, "")
-        assert here.twice() <= 2  # the one under way, and the one before it where it had just ended
-        assert here.complete()
-        until(lambda: not list(here.processes()), 10)
+        assert cluster.repeats() <= 2  # the trial under way, and the one before it where that had just ended
+        assert cluster.complete()
+        until(lambda: not list(cluster.processes()), 10)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("own", [True, False], ids=["workers", "scheduler"])
-def test_the_client_is_killed_and_started_again(tmp_path: Path, own: bool) -> None:
-    with place(tmp_path, shapes=8, pause_s=1.5) as here:  # long trials: a busy machine passes on late that it is gone
-        where = (*WORKERS, "4") if own else here.named
-        if not own:
-            here.scheduler()
-            here.start("worker", *here.named, *WORKERS, "4")
-        first = here.start(*here.tune, *where)
-        until(lambda: here.journaled() > 4)
+@pytest.mark.parametrize("has_own_workers", [True, False], ids=["workers", "scheduler"])
+def test_the_client_is_killed_and_started_again(tmp_path: Path, has_own_workers: bool) -> None:
+    with place(tmp_path, shapes=8, pause_s=1.5) as cluster:  # long trials, since workers on a busy machine stop late
+        options = (*WORKERS, "4") if has_own_workers else cluster.scheduler_option
+        if not has_own_workers:
+            cluster.scheduler()
+            cluster.start("worker", *cluster.scheduler_option, *WORKERS, "4")
+        first = cluster.start(*cluster.tune, *options)
+        until(lambda: cluster.journaled() > 4)
         first.kill()
         first.communicate()
-        if own:
-            until(lambda: not list(here.processes()), 10)
+        if has_own_workers:
+            until(lambda: not list(cluster.processes()), 10)
         else:
-            here.quiet()
-        journaled, measured = here.journaled(), len(here.noted())
-        assert measured < 8 * TRIALS  # the workers stopped, however late a busy machine let them hear
-        again = here.start(*here.tune, *where)
-        status, out, err = ended(again)
+            cluster.wait_until_idle()
+        journaled, measured = cluster.journaled(), len(cluster.noted())
+        assert measured < 8 * TRIALS  # the workers stopped, though a busy machine lets them do so late
+        second = cluster.start(*cluster.tune, *options)
+        status, out, err = ended(second)
         assert (status, err) == (0, "")
         assert "goes on from" in out
-        assert len(here.noted()) - measured == 8 * TRIALS - journaled  # nothing that is written is measured again
-        assert here.complete()
+        assert len(cluster.noted()) - measured == 8 * TRIALS - journaled  # no trial of a journal is measured again
+        assert cluster.complete()
 
 
 @pytest.mark.slow
 def test_the_scheduler_is_killed_and_started_again(tmp_path: Path) -> None:
-    with place(tmp_path, shapes=8, pause_s=1.5) as here:
+    with place(tmp_path, shapes=8, pause_s=1.5) as cluster:
         port = free_port()
-        scheduler = here.scheduler(port=port)
-        workers = here.start("worker", *here.named, *WORKERS, "3")
-        process = here.start(*here.tune, *here.named)
-        until(lambda: here.journaled() > 4)
+        scheduler = cluster.scheduler(port=port)
+        workers = cluster.start("worker", *cluster.scheduler_option, *WORKERS, "3")
+        process = cluster.start(*cluster.tune, *cluster.scheduler_option)
+        until(lambda: cluster.journaled() > 4)
         scheduler.kill()
         scheduler.communicate()
-        here.quiet()
-        journaled, measured = here.journaled(), len(here.noted())
-        assert measured < 8 * TRIALS  # the workers stopped, however late a busy machine let them hear
-        here.scheduler(port=port)
+        cluster.wait_until_idle()
+        journaled, measured = cluster.journaled(), len(cluster.noted())
+        assert measured < 8 * TRIALS  # the workers stopped, though a busy machine lets them do so late
+        cluster.scheduler(port=port)
         status, out, err = ended(process)
         assert (status, err) == (
             0,
             "note: the scheduler is gone: waiting 60 s for it; what was measured is kept\n"
             "note: the scheduler is back: going on\n",
         )
-        assert len(here.noted()) - measured == 8 * TRIALS - journaled  # what the client had heard is not measured again
-        assert here.complete()
+        assert len(cluster.noted()) - measured == 8 * TRIALS - journaled  # no trial of a journal is measured again
+        assert cluster.complete()
         workers.send_signal(signal.SIGTERM)
         status, out, err = ended(workers, 20)
         assert (status, err) == (0, "")
         assert out.count("is gone: waiting 60 s for it") == 1
-        until(lambda: not here.workers(), 10)
+        until(lambda: not cluster.workers(), 10)
 
 
 @pytest.mark.slow
 def test_a_scheduler_that_stays_away(tmp_path: Path) -> None:
-    with place(tmp_path, shapes=4, pause_s=0.4) as here:
-        scheduler, soon = here.scheduler(), {"MEASURED_RETURN_S": "8"}
-        workers = here.start("worker", *here.named, *WORKERS, "2", **soon)
-        process = here.start(*here.tune, *here.named, **soon)
-        until(lambda: len(list((here.store / "records").glob("*.json"))) > 0)
+    with place(tmp_path, shapes=4, pause_s=0.4) as cluster:
+        scheduler, soon = cluster.scheduler(), {"MEASURED_RETURN_S": "8"}
+        workers = cluster.start("worker", *cluster.scheduler_option, *WORKERS, "2", **soon)
+        process = cluster.start(*cluster.tune, *cluster.scheduler_option, **soon)
+        until(lambda: len(list((cluster.store / "records").glob("*.json"))) > 0)
         scheduler.kill()
         status, out, err = ended(process)
         assert (status, err.count("\n")) == (1, 2)
@@ -141,36 +141,36 @@ def test_a_scheduler_that_stays_away(tmp_path: Path) -> None:
         status, _, err = ended(workers)
         assert (status, err.count("\n")) == (2, 1)
         assert "no scheduler answers there" in err
-        until(lambda: not list(here.processes()), 10)
+        until(lambda: not list(cluster.processes()), 10)
 
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_searches_with_their_duels(tmp_path: Path) -> None:
-    with place(tmp_path, shapes=8) as here:
-        process = here.start(
-            *here.tune, *WORKERS, "2", DASK_DISTRIBUTED__WORKER__HTTP__ROUTES='["distributed.http.health"]'
+    with place(tmp_path, shapes=8) as cluster:
+        process = cluster.start(
+            *cluster.tune, *WORKERS, "2", DASK_DISTRIBUTED__WORKER__HTTP__ROUTES='["distributed.http.health"]'
         )
-        until(lambda: len(here.noted()) > 2)
-        assert {path for status, path in here.pages() if status == 200} == {"/health", "/sitemap.json"}
+        until(lambda: len(cluster.noted()) > 2)
+        assert {path for status, path in cluster.pages() if status == 200} == {"/health", "/sitemap.json"}
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         status, out, err = ended(process, 30)
         assert (status, err) == (130, "")
         assert re.search(r"[1-4] of 8 shapes", out)
-        until(lambda: not list(here.processes()), 10)
+        until(lambda: not list(cluster.processes()), 10)
 
 
 def certificates(folder: Path, name: str) -> tuple[str, ...]:
-    """An authority of its own and a certificate for both sides, as the options name them."""
+    """Options that name a new authority, and a certificate and a key of it for both sides."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    now, keys, made = datetime.datetime.now(datetime.UTC), [], []
+    now, keys, signed = datetime.datetime.now(datetime.UTC), [], []
     names = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"{name} {role}")]) for role in ("ca", "side")]
     for number, role in enumerate(("ca", "side")):
         key = ec.generate_private_key(ec.SECP256R1())
         keys.append(key)
-        made.append(
+        signed.append(
             x509.CertificateBuilder()
             .subject_name(names[number])
             .issuer_name(names[0])
@@ -184,8 +184,8 @@ def certificates(folder: Path, name: str) -> tuple[str, ...]:
         )
     encoding, plain = serialization.Encoding.PEM, serialization.NoEncryption()
     files = {
-        "ca": made[0].public_bytes(encoding),
-        "cert": made[1].public_bytes(encoding),
+        "ca": signed[0].public_bytes(encoding),
+        "cert": signed[1].public_bytes(encoding),
         "key": keys[1].private_bytes(encoding, serialization.PrivateFormat.PKCS8, plain),
     }
     for kind, data in files.items():
@@ -198,24 +198,24 @@ def certificates(folder: Path, name: str) -> tuple[str, ...]:
 def test_tls_with_the_right_and_with_a_wrong_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__HTTP__ROUTES", "[]")
     right, wrong = certificates(tmp_path, "right"), certificates(tmp_path, "wrong")
-    with place(tmp_path, shapes=2) as here:
-        here.scheduler("--protocol", "tls", *right)
-        here.start("worker", *here.named, *WORKERS, "2", *right)
-        status, out, err = ended(here.start(*here.tune, *here.named, *right))
+    with place(tmp_path, shapes=2) as cluster:
+        cluster.scheduler("--protocol", "tls", *right)
+        cluster.start("worker", *cluster.scheduler_option, *WORKERS, "2", *right)
+        status, out, err = ended(cluster.start(*cluster.tune, *cluster.scheduler_option, *right))
         assert (status, err) == (0, "")
-        assert here.complete()
+        assert cluster.complete()
         # Dask's own scheduler says that it has no page but its list of none; the workers listen for none.
         missing = {(404, path) for path in ROUTES if path != "/sitemap.json"}
-        assert here.pages() == missing | {(200, "/sitemap.json")}
+        assert cluster.pages() == missing | {(200, "/sitemap.json")}
         refused = [
-            here.start(*here.tune, *here.named, *wrong),
-            here.start("worker", *here.named, *WORKERS, "1", *wrong),
+            cluster.start(*cluster.tune, *cluster.scheduler_option, *wrong),
+            cluster.start("worker", *cluster.scheduler_option, *WORKERS, "1", *wrong),
         ]
         for process in refused:
             status, out, err = ended(process, 30)
             assert (status, out.count("winner"), err.count("\n")) == (2, 0, 1)
             assert "TLS failed, its certificate or ours is refused" in err
-        status, out, err = ended(here.start(*here.tune, *here.named))
+        status, out, err = ended(cluster.start(*cluster.tune, *cluster.scheduler_option))
         assert (status, err.count("\n")) == (2, 1)
         assert "needs --tls-ca-file, --tls-cert and --tls-key" in err
 
@@ -232,12 +232,12 @@ from tilewright.tuner.cluster.worker import dask_setup
 
 
 @pytest.mark.slow
-def test_an_error_that_nobody_expected_costs_its_problem_alone(tmp_path: Path) -> None:
-    with place(tmp_path, shapes=2) as here:
+def test_an_unexpected_error_costs_its_problem_alone(tmp_path: Path) -> None:
+    with place(tmp_path, shapes=2) as cluster:
         (tmp_path / "broken.py").write_text(BROKEN)
-        here.scheduler()
-        here.dask_worker("--preload", str(tmp_path / "broken.py"), "--device", "host")
-        status, _, err = ended(here.start(*here.tune, *here.named), 40)
+        cluster.scheduler()
+        cluster.dask_worker("--preload", str(tmp_path / "broken.py"), "--device", "host")
+        status, _, err = ended(cluster.start(*cluster.tune, *cluster.scheduler_option), 40)
         assert (status, err.count("\n")) == (1, 2), err
         assert "tilewright: 3x4x5 float nn: unexpected ZeroDivisionError: a slip" in err
 
@@ -275,13 +275,13 @@ from tilewright.tuner.cluster.worker import dask_setup
 
 @pytest.mark.slow
 def test_what_a_hostile_worker_sends_is_refused(tmp_path: Path) -> None:
-    with place(tmp_path, shapes=2) as here:
+    with place(tmp_path, shapes=2) as cluster:
         (tmp_path / "hostile.py").write_text(HOSTILE)
-        here.scheduler()
-        here.dask_worker("--preload", str(tmp_path / "hostile.py"), "--device", "host")
-        status, out, err = ended(here.start(*here.tune, *here.named))
+        cluster.scheduler()
+        cluster.dask_worker("--preload", str(tmp_path / "hostile.py"), "--device", "host")
+        status, out, err = ended(cluster.start(*cluster.tune, *cluster.scheduler_option))
         assert status == 0, err
-        assert here.complete()
+        assert cluster.complete()
         notes = err.splitlines()
         assert 5 <= len(notes) <= 10
         assert all(note.startswith("note: a message of a worker is refused: ") for note in notes)
@@ -310,16 +310,16 @@ from tilewright.tuner.cluster.worker import dask_setup
 
 @pytest.mark.slow
 def test_a_worker_whose_device_is_lost_gets_no_more_and_its_problem_goes_to_another(tmp_path: Path) -> None:
-    with place(tmp_path, shapes=4) as here:
+    with place(tmp_path, shapes=4) as cluster:
         (tmp_path / "lost.py").write_text(LOST.format(flag=str(tmp_path / "flag")))
-        here.scheduler()
+        cluster.scheduler()
         for _ in range(2):
-            here.dask_worker("--preload", str(tmp_path / "lost.py"), "--device", "host")
+            cluster.dask_worker("--preload", str(tmp_path / "lost.py"), "--device", "host")
         until((tmp_path / "flag").exists)
-        status, _, err = ended(here.start(*here.tune, *here.named))
+        status, _, err = ended(cluster.start(*cluster.tune, *cluster.scheduler_option))
         assert (status, err.count("\n")) == (0, 1), err
         assert "is lost, and gets no more: an illegal address was met" in err
-        assert len(list((here.store / "records").iterdir())) == 4
+        assert len(list((cluster.store / "records").iterdir())) == 4
 
 
 GONE = """
@@ -337,7 +337,7 @@ def say(self, message):
             open({flag!r}, "x").close()
         except FileExistsError:
             return
-        time.sleep(1)  # until that was sent
+        time.sleep(1)  # until the message was sent
         os._exit(1)
 
 worker.Attempt.say = say
@@ -348,23 +348,23 @@ from tilewright.tuner.cluster.worker import dask_setup
 @pytest.mark.slow
 def test_a_worker_that_dies_after_its_result_was_heard_keeps_no_other_from_work(tmp_path: Path) -> None:
     """Dask gives its problem to the next worker, who need not solve it again."""
-    with place(tmp_path, shapes=3) as here:
+    with place(tmp_path, shapes=3) as cluster:
         (tmp_path / "gone.py").write_text(GONE.format(flag=str(tmp_path / "flag")))
-        here.scheduler()
-        here.dask_worker("--preload", str(tmp_path / "gone.py"), "--device", "host")
-        status, out, err = ended(here.start(*here.tune, *here.named))
+        cluster.scheduler()
+        cluster.dask_worker("--preload", str(tmp_path / "gone.py"), "--device", "host")
+        status, out, err = ended(cluster.start(*cluster.tune, *cluster.scheduler_option))
         assert (tmp_path / "flag").exists()
         assert (status, err) == (0, "")
         assert "3 of 3 shapes" in out
-        assert here.complete()
+        assert cluster.complete()
 
 
 @pytest.mark.slow
-def test_nobody_answers(tmp_path: Path) -> None:
-    with place(tmp_path, shapes=2) as here:
-        commands = (here.tune, ("worker", *WORKERS, "1"))
+def test_commands_end_where_no_scheduler_answers(tmp_path: Path) -> None:
+    with place(tmp_path, shapes=2) as cluster:
+        commands = (cluster.tune, ("worker", *WORKERS, "1"))
         nowhere = "--scheduler", f"tcp://127.0.0.1:{free_port()}"
-        for process in [here.start(*command, *nowhere) for command in commands]:
+        for process in [cluster.start(*command, *nowhere) for command in commands]:
             status, out, err = ended(process)
             assert (status, out, err.count("\n")) == (2, "", 1)
             assert "no scheduler answers there" in err
@@ -372,13 +372,13 @@ def test_nobody_answers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_problem_whose_workers_all_die_has_failed(tmp_path: Path) -> None:
-    with place(tmp_path, shapes=1, pause_s=1) as here:  # none is done before it is killed
-        process = here.start(*here.tune, *WORKERS, "1")
+    with place(tmp_path, shapes=1, pause_s=1) as cluster:  # no problem ends before its worker is killed
+        process = cluster.start(*cluster.tune, *WORKERS, "1")
         for _ in range(4):
-            until(here.measuring)
-            assert here.pages() == set()  # that of a worker which was started again neither
-            here.workers()[0].kill()
-            until(lambda: not here.measuring())
+            until(cluster.measuring)
+            assert cluster.pages() == set()  # a restarted worker has no page either
+            cluster.workers()[0].kill()
+            until(lambda: not cluster.measuring())
         status, _, err = ended(process)
         assert (status, err) == (1, "tilewright: 2x3x4 float nn: each worker that had it died\n")
 
@@ -386,15 +386,15 @@ def test_a_problem_whose_workers_all_die_has_failed(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.0, 0.4, 0.9])
 def test_ctrl_c_while_workers_start(tmp_path: Path, seconds: float) -> None:
-    with place(tmp_path, shapes=2) as here:
-        process = here.start(*here.tune, *WORKERS, "2")
-        until(lambda: len(list(here.processes())) > 1)  # the first of theirs
+    with place(tmp_path, shapes=2) as cluster:
+        process = cluster.start(*cluster.tune, *WORKERS, "2")
+        until(lambda: len(list(cluster.processes())) > 1)  # a first process of the workers
         time.sleep(seconds)
         os.killpg(process.pid, signal.SIGINT)
         status, _, err = ended(process, 30)
         assert status == 130
         assert err in ("", "tilewright: interrupted\n")
-        until(lambda: not list(here.processes()), 10)
+        until(lambda: not list(cluster.processes()), 10)
 
 
 def test_processes_serve_the_next_problem_and_end_when_none_comes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,7 +404,7 @@ def test_processes_serve_the_next_problem_and_end_when_none_comes(monkeypatch: p
         leave(first, "compiling")
     with worker._serving():
         assert child_for("compiling") is first
-        time.sleep(0.4)  # longer than processes wait: one that is at work is left alone
+        time.sleep(0.4)  # longer than idle processes wait, but this one is at work
         assert first.idle
         leave(first, "compiling")
     until(lambda: not first.idle, 10)

@@ -1,5 +1,5 @@
-"""Emitted files at work without a GPU (support/fake_cuda): self-tests, calls, workspaces, threads, graphs, and which
-kernel a shape and a device get."""
+"""Emitted files that run without a GPU (support/fake_cuda): self-tests, calls, workspaces, threads and graphs, and the
+kernels that shapes and devices get."""
 
 import re
 from dataclasses import replace
@@ -15,7 +15,7 @@ from tilewright.codegen.emitted import Emitted
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
 
-# ---- Self-tests, on a runtime that runs kernels on the processor ------------------------------------------------
+# ---- Self-tests -------------------------------------------------------------------------------------------------
 
 
 CTAS = "simt:32x32x8,thread=4x4"
@@ -40,14 +40,15 @@ ALONE: dict[str, Row] = {
     "dmma": ("dmma:persistent=4", "130x132x40", "double", "nn"),
     "dmma stream-K": ("dmma:stream_k=1", "130x71x97", "double", "nn"),
 }
+"""A kernel of each kind, which is emitted alone."""
 SMALL: dict[str, Row] = {
     "small": ("small:4x3x2,block_threads=64", "7x5x9", "float", "tn"),
     "small of one part": ("small:4x4x6,block_threads=64", "4x6x8", "float", "nn"),
     "small by cp.async": ("small:8x2x3,load=cp_async,block_threads=96", "5x7x4", "double", "nt"),
 }
-"""Kernels of which a CTA computes several products of a batch: with parts of a product for many threads and for one."""
+"""Kernels of which a CTA computes several products of a batch. A product has parts for several threads, or one part."""
 BATCHED = ("pad", "stream-K", "packed", "packed with split-K", "skinny", "terms", "terms by wgmma", *SMALL)
-"""Kernels of every way to hold the matrices of a batch in a workspace, and those of small matrices."""
+"""Kernels for each way to hold the matrices of a batch in a workspace, and kernels of small matrices."""
 SEVERAL: tuple[Row, ...] = (
     ("tiled:16", "33x17x40", "float", "nn"),
     (SHARED_K, "64x40x100", "float", "nn"),
@@ -57,17 +58,17 @@ SEVERAL: tuple[Row, ...] = (
     ("dmma:stream_k=1", "130x71x97", "double", "nn"),
     ("skinny:4x4x4,split_k=2", "70x4x200", "double", "nt"),
 )
-"""Kernels of every kind in one bundle: they use one workspace in turn."""
+"""Kernels of all kinds for one bundle, which use one workspace in turn."""
 
 
 NAMES = {kind: f"gemm_{number}" for number, kind in enumerate(ALONE | SMALL)}
-"""Under which each is emitted: all of them are one program."""
+"""Names under which these kernels are emitted. They differ, because one program holds all."""
 
 
 @pytest.fixture(scope="session")
 def each_alone(shared_folder: Path) -> Path:
-    """The program of all that are alone in their files, of bundles that serve batches, each of one kernel, of calls of
-    many products, and of a bundle with kernels of every kind. They share most of what takes long to compile."""
+    """One program of all bundles: of one kernel each, for batches, for calls of many products, and with kernels of all
+    kinds. They share most of the text that takes long to compile."""
 
     def programs() -> dict[str, Program]:
         rows = ALONE | SMALL
@@ -87,7 +88,7 @@ def each_alone(shared_folder: Path) -> Path:
 
 @pytest.fixture
 def split_bundle(tmp_path: Path) -> Path:
-    """The program of a bundle with kernels of every kind, each in a file of its own."""
+    """The program of a bundle with kernels of all kinds, each in a file of its own."""
     return built({"split": program(SEVERAL, "split_bundle", Layout(main=True, split=True))}, tmp_path, "-O0")
 
 
@@ -119,15 +120,14 @@ ROUTES = r"""
     float **const as = reinterpret_cast<float**>(a), **const cs = reinterpret_cast<float**>(c);
     for (const int count : {1, 9}) routes_run_pointers(as, 4, as, 6, cs, 6, 8, 6, 4, count, 1, 0, nullptr, 0, nullptr);
     routes_run(a, 4, b, 6, c, 6, 8, 6, 4, 1, 0, nullptr, 0, nullptr);
-    routes_description found;
-    routes_describe(8, 6, 4, &found);
-    printf("\n%d %zu %zu\n", found.kernel == routes_impl::f32_nn_shapes[0].kernel->name,
+    routes_description description;
+    routes_describe(8, 6, 4, &description);
+    printf("\n%d %zu %zu\n", description.kernel == routes_impl::f32_nn_shapes[0].kernel->name,
            routes_workspace_size(8, 6, 4), routes_workspace_size_batched(8, 6, 4, 9));
     return 0;
 """
-"""Calls of batches of small matrices that print which kernel is launched, and its grid: batches without gaps, with
-gaps and steps of 0 and padded rows, at addresses for no vector, of one product or without A and B, of another k, at the
-addresses in arrays."""
+"""Calls of batches of small matrices that print the kernel that is launched and its grid. Batches have no gaps; gaps,
+steps of 0 and padded rows; misaligned addresses; one product or no A and B; another k; addresses in arrays."""
 
 
 MANY = r"""
@@ -142,7 +142,7 @@ MANY = r"""
     for (int i = 0; i < count; ++i) {
         if (c[size_t(i)] != float(i) * float(i % 3)) return printf(" wrong at %d", i), 1;
     }
-    // Backwards, one C for all, one product whose stride does not matter, beside each other in rows, too many.
+    // Backwards, one C for all, one product whose stride does not matter, side by side in rows, too many.
     printf(" %d", run(c.data() + 2, 1, -1, 3));
     printf(" %d", run(c.data(), 1, 0, 3));
     printf(" %d", run(c.data(), 1, -9223372036854775807 - 1, 1));
@@ -150,7 +150,7 @@ MANY = r"""
     printf(" %d", run(c.data(), 1, 1, 1l << 31));
     return 0;
 """
-"""Calls of more products than a grid has CTAs along y, and of matrices of C at several distances."""
+"""Calls with more products than a grid has CTAs along y, and with several strides of C."""
 
 
 STEPS = r"""
@@ -185,15 +185,16 @@ STEPS = r"""
     }
     return 0;
 """
-"""Calls of batches whose launches print where partial tiles and counters lie, and the argument `Batch`."""
+"""Calls of batches whose launches print the offsets of partial tiles and counters, and the argument `Batch`."""
 PARTS = 4 * 3 * 32 * 32
-"""Elements of the partial tiles of a product that `STEPS` computes."""
+"""Number of elements in the partial tiles of a product of `STEPS`."""
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
 def test_each_product_has_partial_tiles_and_counters_of_its_own(each_alone: Path) -> None:
-    """Results do not tell, as the processor runs one product after the other. 3,000 products have more counters than a
-    workspace has at its start. Matrices whose addresses are in arrays get the general kernel."""
+    """Launches are compared, as results do not depend on this: the processor runs one product after the other. 3,000
+    products have more counters than a workspace has at its start. Matrices at addresses in arrays get the general
+    kernel."""
     assert passes(each_alone, "placed").splitlines() == [
         f"same 16384 0 8192 8192 4096 {PARTS} 4 3 0",
         f"same {16384 + 3000 * 256} 16384 8192 8192 4096 {PARTS} 64 3000 0",
@@ -205,22 +206,22 @@ def test_each_product_has_partial_tiles_and_counters_of_its_own(each_alone: Path
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
 @pytest.mark.parametrize("name", BATCHED)
 def test_batches_pass_the_self_test(each_alone: Path, name: str) -> None:
-    told = passes(each_alone, f"{name} batched", "--no-times")
-    assert len(re.findall(rf"^{NAMES[name]}_batched +\d+x\d+x\d+ +ok ", told, re.MULTILINE)) == 1
-    assert "WRONG" not in told
+    output = passes(each_alone, f"{name} batched", "--no-times")
+    assert len(re.findall(rf"^{NAMES[name]}_batched +\d+x\d+x\d+ +ok ", output, re.MULTILINE)) == 1
+    assert "WRONG" not in output
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
 def test_small_kernels_pass_the_self_test_beside_others(each_alone: Path) -> None:
-    """Two shapes have a text each by one config, and a shape without a kernel of its own gets the general one."""
-    told = passes(each_alone, "mixed", "--no-times")
-    assert re.findall(r"^mixed +(\d+x\d+x\d+) +ok ", told, re.MULTILINE) == ["8x6x4", "4x4x4", "64x40x100"]
+    """Two shapes have texts of their own for one config, and any other shape gets the general kernel."""
+    output = passes(each_alone, "mixed", "--no-times")
+    assert re.findall(r"^mixed +(\d+x\d+x\d+) +ok ", output, re.MULTILINE) == ["8x6x4", "4x4x4", "64x40x100"]
     assert " ok " in passes(each_alone, "mixed", "--no-times", "8", "6", "5")
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
-def test_small_matrices_get_the_kernel_for_the_way_they_lie(each_alone: Path) -> None:
-    """A CTA computes 4 products, but of the general kernel, whose CTAs compute one."""
+def test_small_matrices_get_the_kernel_for_their_layout(each_alone: Path) -> None:
+    """A CTA computes 4 products, but a CTA of the general kernel computes one."""
     assert passes(each_alone, "routes").splitlines() == [
         " dense 3x1 dense 75000x1",
         5 * " any 3x1",
@@ -240,9 +241,9 @@ def test_a_batch_has_more_products_than_a_grid_has_ctas_along_y(each_alone: Path
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
 @pytest.mark.parametrize("name", ALONE)
 def test_every_kind_of_kernel_passes_its_self_test(each_alone: Path, name: str) -> None:
-    told = passes(each_alone, name, "--no-times")
-    assert len(re.findall(rf"^{NAMES[name]} +\d+x\d+x\d+ +ok ", told, re.MULTILINE)) == 1
-    assert "WRONG" not in told
+    output = passes(each_alone, name, "--no-times")
+    assert len(re.findall(rf"^{NAMES[name]} +\d+x\d+x\d+ +ok ", output, re.MULTILINE)) == 1
+    assert "WRONG" not in output
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
@@ -250,9 +251,9 @@ def test_every_kind_of_kernel_passes_its_self_test(each_alone: Path, name: str) 
     ("layout", "built_as"), [("whole", "each_alone"), pytest.param("split", "split_bundle", marks=pytest.mark.slow)]
 )
 def test_a_bundle_of_all_kinds_passes_its_self_test(request: pytest.FixtureRequest, layout: str, built_as: str) -> None:
-    told = passes(request.getfixturevalue(built_as), layout)
+    output = passes(request.getfixturevalue(built_as), layout)
     line = r"^\w+_bundle_f\d\d_n\w +(\d+x\d+x\d+) +ok +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+) +- +-"
-    rows = re.findall(line, told, re.MULTILINE)
+    rows = re.findall(line, output, re.MULTILINE)
     assert sorted(shape for shape, *_ in rows) == sorted(shape for _, shape, _, _ in SEVERAL)
     assert all(float(time) > 0 for _, *times in rows for time in times)
 
@@ -263,8 +264,8 @@ def test_any_other_shape_can_be_tested(each_alone: Path) -> None:
         assert shape in passes(each_alone, "vectors", "--no-times", *shape.split("x"))
     assert run(each_alone, "vectors", "1", "2").returncode == 2
     done = run(each_alone, "vectors", "1", "2", "x")
-    told = f"{NAMES['vectors']}_main: a size must be 1 to 2147483647, got x\n"
-    assert (done.returncode, done.stderr) == (2, told)
+    message = f"{NAMES['vectors']}_main: a size must be 1 to 2147483647, got x\n"
+    assert (done.returncode, done.stderr) == (2, message)
 
 
 FAULTS = {
@@ -275,8 +276,8 @@ FAULTS = {
     "swapped operands": ("tiled", r"b_tile\[p\]\[tx\]", "b_tile[tx][p]"),
     "an empty product launched": ("tiled", r" \|\| !sizes\[0\][^)]*\)( return status;\n +call\.r)", r")\1"),
     "a null C not refused": ("tiled", r"if \(!c \|\| ", "if ("),
-    "alignment not looked at": ("vectors", r"if \(address & [^\n]*return false;", ""),
-    "general kernel for nothing": ("exact", r"call.size\[i\] % kernel.multiple\[i\] != 0\)", "false)"),
+    "alignment not checked": ("vectors", r"if \(address & [^\n]*return false;", ""),
+    "specialized kernel for any shape": ("exact", r"call.size\[i\] % kernel.multiple\[i\] != 0\)", "false)"),
     "counters where partial tiles are": ("split-K", r"\(call.need \? counter_bytes : 0\)", "0"),
     "too few CTAs": ("cluster", r"\) \* kernel.split_ctas;", ") * (kernel.split_ctas - 1);"),
     "copies over partial tiles": ("packed with split-K", r"memory \+= step->bytes\(", "memory += 0 * step->bytes("),
@@ -287,14 +288,14 @@ FAULTS = {
     "no room for partial tiles": ("stream-K", r"stream_ctas \? 2 :", "stream_ctas ? 1 :"),
     "CTAs of all products for each": ("small", r"kernel.products \? 1 :", "false ? 1 :"),
     "no CTA for the last products": ("small", r"ceil_div\(call.batch.count, (kernel.*)\);", r"call.batch.count / \1;"),
-    "CTAs as of one product": ("small of one part", r"if \(kernel.products\) return.*", ""),
-    "gaps not looked at": ("small", r"step != kernel.only_step\[i\] &&", "false &&"),
-    "padded rows not looked at": ("small", r"ld != width \|\| ", ""),
+    "CTAs of one product": ("small of one part", r"if \(kernel.products\) return.*", ""),
+    "gaps not checked": ("small", r"step != kernel.only_step\[i\] &&", "false &&"),
+    "padded rows not checked": ("small", r"ld != width \|\| ", ""),
     "an array taken for a matrix": ("small", r"call.batch.arrays \? -1 : ", ""),
     "addresses not read": ("small", r"if \(batch.arrays >> x & 1\) starts", "if (false) starts"),
     "addresses from another matrix": ("small by cp.async", r"- matrices\[x\]", "- matrices[2]"),
     "another shape": ("small", r"call.size\[i\] != kernel.only\[i\]", "false"),
-    "a workspace not asked for": ("batched stream-K", r"\(call.need > room \|\| !call.workspace\)", "false"),
+    "a missing workspace not refused": ("batched stream-K", r"\(call.need > room \|\| !call.workspace\)", "false"),
     "a workspace for one product": ("batched packed with split-K", r"\+= own \* call.batch.count;", "+= own;"),
     "vectors at addresses in arrays": ("batched vectors", r"call.batch.arrays \? -1 : ", ""),
     "one packed matrix for all": ("batched packed", r"= call.batch.step\[i\] = own;", "= call.batch.step[i] = 0;"),
@@ -306,25 +307,25 @@ FAULTS = {
 
 SANITIZED = (
     "no room for partial tiles",
-    "alignment not looked at",
+    "alignment not checked",
     "a workspace for one product",
     "vectors at addresses in arrays",
 )
-"""Checks that a GPU would make by itself, or memcheck."""
+"""Faults that a GPU by itself, or memcheck on it, would report."""
 SANITIZERS = "-fsanitize=address,alignment", "-fno-sanitize-recover=all"
 
 
 def unfaulted(kind: str, name: str) -> Program:
-    """The files of a kind of kernel, for batches where it says so or serves nothing else."""
-    alone = kind.removeprefix("batched ")
-    layout = ALL_BATCHED if alone in SMALL or alone != kind else TESTED
-    return program([(ALONE | SMALL)[alone]], name, layout)
+    """The files of a kind of kernel. They serve batches if `kind` says so or the kernel serves nothing else."""
+    kernel = kind.removeprefix("batched ")
+    layout = ALL_BATCHED if kernel in SMALL or kernel != kind else TESTED
+    return program([(ALONE | SMALL)[kernel]], name, layout)
 
 
-def broken(what: str) -> Program:
-    """The files with that fault, under a name of their own."""
-    kind, pattern, replacement = FAULTS[what]
-    whole = unfaulted(kind, f"faulty_{[*FAULTS].index(what)}")
+def broken(fault: str) -> Program:
+    """The files with a fault, under a name of their own."""
+    kind, pattern, replacement = FAULTS[fault]
+    whole = unfaulted(kind, f"faulty_{[*FAULTS].index(fault)}")
     (code_name, code), *rest = whole.files.files
     text, count = re.subn(pattern, replacement, code, count=1)
     assert count == 1
@@ -333,26 +334,26 @@ def broken(what: str) -> Program:
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
 @pytest.mark.slow
-@pytest.mark.parametrize("what", [what for what in FAULTS if what not in SANITIZED])
-def test_the_self_test_catches_faults(shared_folder: Path, what: str) -> None:
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in SANITIZED])
+def test_the_self_test_catches_faults(shared_folder: Path, fault: str) -> None:
     def programs() -> dict[str, Program]:
         return {each: broken(each) for each in FAULTS if each not in SANITIZED}
 
     tested = built_once(programs, shared_folder / "faults", "-O0")
-    shape = ("23", "17", "30") if what == "general kernel for nothing" else ()
-    done = run(tested, what, "--no-times", *shape)
+    shape = ("23", "17", "30") if fault == "specialized kernel for any shape" else ()
+    done = run(tested, fault, "--no-times", *shape)
     assert done.returncode != 0, done.stdout
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
 @pytest.mark.slow
 def test_sanitizers_catch_other_faults_and_let_the_unfaulted_pass(tmp_path: Path) -> None:
-    programs = {what: broken(what) for what in SANITIZED}
-    kinds = [FAULTS[what][0] for what in SANITIZED]
+    programs = {fault: broken(fault) for fault in SANITIZED}
+    kinds = [FAULTS[fault][0] for fault in SANITIZED]
     right = {kind: unfaulted(kind, f"right_{number}") for number, kind in enumerate(kinds)}
     tested = built(programs | right, tmp_path, "-O0", *SANITIZERS)
-    for what in programs:
-        assert run(tested, what, "--no-times").returncode != 0, what
+    for fault in programs:
+        assert run(tested, fault, "--no-times").returncode != 0, fault
     for kind in right:
         passes(tested, kind, "--no-times")
 
@@ -368,12 +369,12 @@ CALLS = r"""
     for (float** each : {&a, &b, &c, &d}) cudaMalloc((void**)each, m * k * 4 + 4096);
     for (int i = 0; i < m * k; ++i) a[i] = float(i % 7 - 3);
     for (int i = 0; i < k * n; ++i) b[i] = float(i % 5 - 2);
-    const auto right = [&](const float* found) {
+    const auto right = [&](const float* result) {
         for (int i = 0; i < m; ++i) {
             for (int j = 0; j < n; ++j) {
                 float sum = 0;
                 for (int p = 0; p < k; ++p) sum += a[i * k + p] * b[p * n + j];
-                if (found[i * n + j] != sum) return false;
+                if (result[i * n + j] != sum) return false;
             }
         }
         return true;
@@ -389,10 +390,10 @@ SPLIT: Row = (SHARED_K, "64x40x100", "float", "nn")
 
 DESCRIBE = """
     for (int i = 1; i + 2 < argc; i += 3) {
-        gemm_description found;
-        const int status = gemm_describe(atoi(argv[i]), atoi(argv[i + 1]), atoi(argv[i + 2]), &found);
-        printf("%d %s %lldx%lldx%lld %g\\n", status, found.config, (long long)found.m, (long long)found.n,
-               (long long)found.k, found.recorded_us);
+        gemm_description kernel;
+        const int status = gemm_describe(atoi(argv[i]), atoi(argv[i + 1]), atoi(argv[i + 2]), &kernel);
+        printf("%d %s %lldx%lldx%lld %g\\n", status, kernel.config, (long long)kernel.m, (long long)kernel.n,
+               (long long)kernel.k, kernel.recorded_us);
     }
     return 0;
 """
@@ -418,10 +419,10 @@ SIMPLE_CALLS = """
     for (cudaStream_t each : {stream, other, stream, (cudaStream_t)nullptr, other}) {
         expect(gemm(a, k, b, n, c, n, m, n, k, 1, 0, each) == 0 && right(c), "call");
     }
-    expect(fake::allocated == before + 3, "one a stream");
-    expect(gemm(a, k, b, n, d, n, 64, n, 100, 1, 0, stream) == 0, "a shape that wants more");
+    expect(fake::allocated == before + 3, "one for each stream");
+    expect(gemm(a, k, b, n, d, n, 64, n, 100, 1, 0, stream) == 0, "a shape that needs more");
     expect(gemm(a, k, b, n, c, n, m, n, k, 1, 0, stream) == 0 && right(c), "counters are clean after growing");
-    expect(fake::allocated == before + 3, "what is too small goes");
+    expect(fake::allocated == before + 3, "a workspace that is too small is freed");
     cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
     expect(gemm(a, k, b, n, c, n, m, n, k, 1, 0, stream) == GEMM_CAPTURING, "a capture is refused");
     expect(gemm_release() == 0 && fake::allocated == before, "released");
@@ -486,14 +487,14 @@ CAPTURED = """
     cudaGraph_t graph;
     cudaGraphExec_t ready;
     cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
-    expect(gemm_run(a, k, b, n, c, n, m, n, k, 1, 0, workspace, bytes, stream) == 0, "nothing is left to be loaded");
+    expect(gemm_run(a, k, b, n, c, n, m, n, k, 1, 0, workspace, bytes, stream) == 0, "all kernels are loaded");
     cudaStreamEndCapture(stream, &graph);
     cudaGraphInstantiate(&ready, graph, 0);
     expect(cudaGraphLaunch(ready, stream) == 0 && right(c), "replayed");
     return 0;
 """
 UNALIGNED = """
-    const size_t more = 1 << 22;  // a kernel of the bundle that needs more than the function says would fit
+    const size_t more = 1 << 22;  // enough for kernels of the bundle that need more than the function returns
     void* large = nullptr;
     cudaMalloc(&large, more);
     expect(gemm_workspace_init(large, more, stream) == 0, "init");
@@ -501,7 +502,7 @@ UNALIGNED = """
     float *x, *y;
     for (float** each : {&x, &y}) cudaMalloc((void**)each, m * k * 4 + 4096);
     for (int i = 0; i < m * k; ++i) x[i] = 1.0f / float(i % 97 + 1), y[i + 1] = 1.0f / float(i % 89 + 1);
-    expect(gemm_run(x, k, y + 1, n, c, n, m, n, k, 1, 0, workspace, bytes, stream) == 0, "of the size that it says");
+    expect(gemm_run(x, k, y + 1, n, c, n, m, n, k, 1, 0, workspace, bytes, stream) == 0, "of the announced size");
     expect(gemm_run(x, k, y + 1, n, d, n, m, n, k, 1, 0, large, more, stream) == 0, "larger");
     for (int i = 0; i < m * n; ++i) expect(c[i] == d[i], "the same bits");
     return 0;
@@ -515,7 +516,7 @@ HEADER = """
 
 
 def tuned() -> list[Served]:
-    """Shapes with their times."""
+    """Tuned shapes with their recorded times."""
     return [
         Served(Problem.parse(shape), parse(text), TYPICAL["sm_90a"], recorded_us=us, origin="tuned")
         for shape, text, us in (
@@ -528,7 +529,7 @@ def tuned() -> list[Served]:
 
 
 def near() -> list[Served]:
-    """Shapes far from each other; one's kernel leaves most others to the general one."""
+    """Two shapes so far from each other that most shapes are near neither and get the general kernel."""
     texts = {"40": "tiled:8", "40001": "tiled:16"}
     return [Served(Problem.parse(shape), parse(text), TYPICAL["sm_90a"]) for shape, text in texts.items()]
 
@@ -545,11 +546,11 @@ PREPARED = {
     "padded": "tiled:16,edge=pad",
     "terms": "mma:64x64x32,warp=32x32",
 }
-"""Kernels that others go before."""
+"""Kernels whose operands another kernel prepares."""
 
 
 def all_programs() -> dict[str, Program]:
-    """The kernels that this file runs; one text is compiled for all."""
+    """All programs of the tests of functions, which are compiled together."""
 
     def renamed(main: str, name: str) -> str:
         return re.sub(r"\bGEMM", name.upper(), re.sub(r"\bgemm", name, main))
@@ -613,14 +614,14 @@ RUN_CALLS = {
     "TMA": {"cudaLaunchKernelExC": 1, "cuTensorMapEncodeTiled": 2},
     "two arches": {"cudaLaunchKernelExC": 1},
 }
-"""Calls of CUDA by a warm `_run` of each kind of kernel, besides one that finds the current device."""
+"""Number of calls of CUDA by a warm `_run` of each kind of kernel, without the call that gets the current device."""
 STREAM_CALLS = {"cudaGetDevice": 2, "cudaStreamIsCapturing": 1, "cudaStreamGetId": 1}
-"""Calls by which the function without a workspace finds that of a stream; one for the device is that of `_run`."""
+"""Number of calls by the function that keeps a workspace for each stream; one cudaGetDevice is that of `_run`."""
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
 @pytest.mark.parametrize("kind", RUN_CALLS)
-def test_a_warm_call_calls_cuda_so_often(functions: Path, kind: str) -> None:
+def test_number_of_calls_of_cuda_by_a_warm_call(functions: Path, kind: str) -> None:
     """A launcher that calls less often lowers these numbers."""
     counts: dict[str, dict[str, int]] = {}
     for line in passes(functions, f"count {kind}").splitlines():
@@ -664,24 +665,24 @@ def test_more_tiles_than_a_grid_has_ctas_are_refused(functions: Path) -> None:
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
-def test_a_workspace_that_does_not_do_is_refused(functions: Path) -> None:
+def test_an_unsuitable_workspace_is_refused(functions: Path) -> None:
     passes(functions, "workspaces")
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
-def test_a_device_that_is_too_old_is_told(functions: Path) -> None:
-    told = passes(functions, "too old").splitlines()
-    assert "other architectures" in told[0]
-    assert told[1:] == ["no CUDA-capable device is detected", "no such status"]
+def test_a_device_that_is_too_old_has_a_status_and_a_message(functions: Path) -> None:
+    lines = passes(functions, "too old").splitlines()
+    assert "other architectures" in lines[0]
+    assert lines[1:] == ["no CUDA-capable device is detected", "no such status"]
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
-def test_a_tuned_shape_gets_its_kernel_and_another_that_of_the_nearest(functions: Path) -> None:
-    asked = (
+def test_a_tuned_shape_gets_its_kernel_and_another_shape_the_kernel_of_the_nearest(functions: Path) -> None:
+    sizes = (
         "100 100 100 128 90 100 1020 1020 1020 1024 1024 960 1025 1023 1024 4000 12 4096 2048 2048 2048 2049 2048 2048"
     )
-    told = passes(functions, "tuned", *asked.split()).splitlines()
-    assert told == [
+    lines = passes(functions, "tuned", *sizes.split()).splitlines()
+    assert lines == [
         "0 tiled:16 100x100x100 1.5",
         "0 tiled:16 100x100x100 0",
         "0 simt:64x64x16 1020x1020x1020 46",
@@ -695,8 +696,8 @@ def test_a_tuned_shape_gets_its_kernel_and_another_that_of_the_nearest(functions
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
 def test_a_shape_is_near_within_a_factor_of_8(functions: Path) -> None:
-    told = passes(functions, "near", *"320 320 320 328 320 320 5 320 40 4000 40 40 0 40 40".split()).splitlines()
-    assert told == ["0 tiled:8 40x40x40 0"] + 3 * ["0 tiled:16 0x0x0 0"] + ["0 (null) 0x0x0 0"]
+    lines = passes(functions, "near", *"320 320 320 328 320 320 5 320 40 4000 40 40 0 40 40".split()).splitlines()
+    assert lines == ["0 tiled:8 40x40x40 0"] + 3 * ["0 tiled:16 0x0x0 0"] + ["0 (null) 0x0x0 0"]
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
@@ -704,9 +705,9 @@ def test_a_shape_is_near_within_a_factor_of_8(functions: Path) -> None:
     ("capability", "config"), [(80, "tiled:16"), (86, "tiled:16"), (90, SHARED_K), (75, ""), (120, "tiled:16")]
 )
 def test_each_device_gets_the_kernels_of_its_architecture(functions: Path, capability: int, config: str) -> None:
-    told = passes("env", f"CAPABILITY={capability}", functions, "arches", "64", "40", "100")
-    assert told.split()[1:2] == ([str(parse(config))] if config else ["(null)"])
-    assert told.startswith("7" if capability == 75 else "0")
+    line = passes("env", f"CAPABILITY={capability}", functions, "arches", "64", "40", "100")
+    assert line.split()[1:2] == ([str(parse(config))] if config else ["(null)"])
+    assert line.startswith("7" if capability == 75 else "0")
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")

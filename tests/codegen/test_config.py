@@ -1,4 +1,4 @@
-"""Configs, typed, grouped, and short as text; the table of GPU generations."""
+"""Configs: their values, groups and texts; and the table of architectures."""
 
 import random
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.fast
 
 
 def random_configs(family: type[Config], seed: int = 1) -> Iterator[Config]:
-    """Any combination of values, legal or not."""
+    """Random combinations of values, legal or not."""
     draw = random.Random(seed)
     while True:
         yield family.build({leaf.name: draw.choice((leaf.default, *leaf.choices)) for leaf in family.leaves()})
@@ -27,7 +27,7 @@ def random_configs(family: type[Config], seed: int = 1) -> Iterator[Config]:
 @pytest.mark.parametrize("family", families().values(), ids=families())
 def test_text_parses_back_and_names_what_differs(family: type[Config]) -> None:
     for drawn in islice(random_configs(family), 300):
-        unused = dict(drawn.values).get("mode") == "none"  # and then its parts mean nothing
+        unused = dict(drawn.values).get("mode") == "none"  # the number of parts has no meaning then
         config = drawn.changed(parts=1) if unused else drawn
         assert parse(str(config)) == config
         assert family.of(config.values) == config
@@ -54,7 +54,7 @@ def test_the_default_is_the_tile_alone(family: type[Config]) -> None:
         (" skinny : 4x4x4 , short=n , warps=1x8 ", {"short": "n", "warps_k": 8}),
     ],
 )
-def test_what_a_person_writes(text: str, values: dict[str, object]) -> None:
+def test_texts_that_people_write(text: str, values: dict[str, object]) -> None:
     assert values.items() <= dict(parse(text).values).items()
 
 
@@ -77,7 +77,7 @@ def test_what_a_person_writes(text: str, values: dict[str, object]) -> None:
         ("tiled:16,skew=1e9", "skew must be one of 0, 1, got '1e9'"),
     ],
 )
-def test_a_mistake_is_one_line_that_tells_the_choices(text: str, message: str) -> None:
+def test_a_mistake_is_reported_in_one_line_with_the_choices(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         parse(text)
     assert "\n" not in str(caught.value)
@@ -119,14 +119,14 @@ def test_bare_number_finds_the_architecture_specific_row() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "sm_10", "90", "hopper", "sm_90aa", "HOST"])
-def test_unknown_name_lists_the_known_ones(name: str) -> None:
+def test_unknown_name_is_refused_with_a_list_of_names(name: str) -> None:
     with pytest.raises(ConfigError, match=r"arch must be one of sm_75, .*host, got"):
         arch_named(name)
 
 
 @pytest.mark.parametrize("arch", ARCHES.values(), ids=list(ARCHES))
-def test_row_has_no_slip(arch: Arch) -> None:
-    """A wrong figure would be a wrong pruning."""
+def test_row_is_consistent(arch: Arch) -> None:
+    """Wrong figures of an architecture would prune the wrong configs."""
     assert arch.smem_per_block_bytes >= MAX_STATIC_SMEM_BYTES
     assert arch.max_threads_per_block <= arch.max_threads_per_sm
     assert arch.max_threads_per_sm % 32 == arch.fma_per_cycle_float % 32 == 0

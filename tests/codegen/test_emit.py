@@ -1,4 +1,4 @@
-"""Emitted files: their text, how they are written, and which names their functions may have."""
+"""Emitted files: their texts, how they are written, and the names that their functions may have."""
 
 import dataclasses
 import fnmatch
@@ -47,7 +47,7 @@ MOST_LINES = {
     ("dmma:96x64x16,warp=48x32,stages=4", "double"): 872,
     ("wgmma:128x64x64", "float"): 1600,
 }
-"""Lines that the bundle of one shape has at most, by config and type: somebody reads them who checks them in."""
+"""Largest number of lines of a bundle of one shape by config and type: users read the files that they check in."""
 
 
 @pytest.mark.fast
@@ -70,8 +70,9 @@ def test_self_test_changes_nothing_in_the_other_files() -> None:
 
 @pytest.mark.fast
 @pytest.mark.parametrize(("text", "shape"), KERNELS)
-def test_kernel_is_in_the_file_under_its_own_name_and_known_there_alone(text: str, shape: str) -> None:
-    """As the library has it, but that two instances make it a template over what the library has as constants."""
+def test_kernel_is_in_the_file_under_its_own_name_and_static(text: str, shape: str) -> None:
+    """The kernel's text is that of the library. The constants that depend on the instance are left out, because two
+    instances make the kernel a template over them."""
     config = parse(text)
     problem = Problem.parse(shape, dtypes(type(config))[0], accuracy=config.accuracy)
     kernel = render(problem, config, TYPICAL["sm_90a"])
@@ -97,17 +98,17 @@ NEEDS = {
     "tf32x3:": 80,
     "tf32x3:split_k=2,reduce=cluster": 90,
 }
-"""The oldest architecture that can run a kernel; 0 where all can."""
+"""Oldest architecture that can run a kernel, by config; 0 where all can."""
 
 
 @pytest.mark.fast
 @pytest.mark.parametrize(("text", "arch"), NEEDS.items())
-def test_an_architecture_below_what_the_kernel_needs_is_an_error(text: str, arch: int) -> None:
+def test_an_architecture_older_than_the_kernel_needs_is_an_error(text: str, arch: int) -> None:
     errors = re.findall(
         r'#if defined\(__CUDA_ARCH__\) && __CUDA_ARCH__ < (\d+)0\n#error "(.+) needs sm_(\d+) or newer"\n#endif',
         dict(emitted(text).files)["gemm.cu"],
     )
-    assert [(below, named) for below, _, named in errors] == [(str(arch), str(arch))] * bool(arch)
+    assert [(below, needed) for below, _, needed in errors] == [(str(arch), str(arch))] * bool(arch)
     code = dict(emitted(text).files)["gemm.cu"]
     (devices,) = re.findall(r"^    false, false, [48], (\d+, \w+), f\d\d_nn_shapes", code, re.MULTILINE)
     assert devices == f"{arch}, INT_MAX"
@@ -125,7 +126,7 @@ def test_text_has_one_banner_and_nothing_that_the_kernel_lacks(text: str, shape:
         assert len(re.findall(r"Written by tilewright|To write it again", code)) == 2
         (written,) = re.findall(r'--config\s+(?://\s+)?"([^"]*)"', code)
         assert parse(written) == config
-        # Other files would see a macro that is defined.
+        # Other macros would reach the files that include this one.
         defined = ["TILEWRIGHT_GEMM_H", "GEMM_VERSION"] if name.endswith(".h") else []
         assert re.findall(r"#define (\w+)", code) == defined
     kernel = re.sub(r"//.*", "", dict(files)["gemm.cu"])
@@ -159,9 +160,9 @@ def test_text_has_one_banner_and_nothing_that_the_kernel_lacks(text: str, shape:
 def test_header_declares_the_functions(dtype: str) -> None:
     header = re.sub(r"\s+", " ", dict(emitted(dtype=dtype).files)["gemm.h"])
     matrices = f"const {dtype}* a, int64_t lda, const {dtype}* b, int64_t ldb, {dtype}* c, int64_t ldc, "
-    given = f"{matrices}int64_t m, int64_t n, int64_t k, {dtype} alpha, {dtype} beta, "
-    assert f"int gemm_run( {given}void* workspace, size_t workspace_bytes, cudaStream_t stream);" in header
-    assert f"int gemm( {given}cudaStream_t stream);" in header
+    parameters = f"{matrices}int64_t m, int64_t n, int64_t k, {dtype} alpha, {dtype} beta, "
+    assert f"int gemm_run( {parameters}void* workspace, size_t workspace_bytes, cudaStream_t stream);" in header
+    assert f"int gemm( {parameters}cudaStream_t stream);" in header
     assert "size_t gemm_workspace_size(int64_t m, int64_t n, int64_t k);" in header
     assert "int gemm_can_implement(int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc);" in header
     assert "int gemm_describe(int64_t m, int64_t n, int64_t k, gemm_description* description);" in header
@@ -187,14 +188,14 @@ def test_header_tells_which_nodes_a_graph_gets(text: str, nodes: str) -> None:
 
 
 @pytest.mark.fast
-def test_header_and_self_test_hold_to_the_bound_of_the_checks() -> None:
+def test_header_and_self_test_have_the_bound_of_the_checks() -> None:
     files = dict(emitted().files)
     assert "gamma(2) |beta| |C| + (k + 4) d" in files["gemm.h"]
     assert "(k + 4.0) * double(std::numeric_limits<T>::denorm_min())" in files["gemm_main.cu"]
 
 
 @pytest.mark.fast
-def test_a_header_alone_tells_that_each_file_has_kernels_of_its_own() -> None:
+def test_a_single_header_says_that_each_file_that_includes_it_has_its_own_kernels() -> None:
     row = Served(Problem.parse("64"), parse("tiled:16"), TYPICAL["sm_90a"])
     ((_, text),) = emit(row, "gemm", Layout(header_only=True)).files
     assert "each that includes this has kernels and kept workspaces of its own" in text
@@ -246,7 +247,7 @@ def test_bundles_of_different_products_have_different_names() -> None:
 
 
 @pytest.mark.fast
-def test_functions_for_batches_are_there_where_they_are_wanted_alone() -> None:
+def test_functions_for_batches_are_emitted_only_for_a_batched_layout() -> None:
     row = Served(Problem.parse("64"), parse("tiled:16"), TYPICAL["sm_90a"])
     plain, batched = (dict(emit(row, layout=Layout(main=True, batched=each)).files) for each in (False, True))
     assert [*batched] == [name.replace("64x64x64", "64x64x64_batched") for name in plain]
@@ -262,7 +263,7 @@ def test_functions_for_batches_are_there_where_they_are_wanted_alone() -> None:
 
 @pytest.mark.fast
 @pytest.mark.parametrize(
-    ("shape", "batch", "config", "batched", "told"),
+    ("shape", "batch", "config", "batched", "message"),
     [
         (
             "64",
@@ -276,18 +277,18 @@ def test_functions_for_batches_are_there_where_they_are_wanted_alone() -> None:
         ("16", 7, "small:", False, r"batch 7 is a batch: pass Layout\(batched=True\)"),
     ],
 )
-def test_what_serves_no_batch_of_any_size_is_told_in_one_line(
-    shape: str, batch: int, config: str, batched: bool, told: str
+def test_a_kernel_that_serves_no_batch_is_refused_in_one_line(
+    shape: str, batch: int, config: str, batched: bool, message: str
 ) -> None:
     row = Served(Problem.parse(shape, batch=batch), parse(config), TYPICAL["sm_90a"])
-    with pytest.raises(ConfigError, match=told) as error:
+    with pytest.raises(ConfigError, match=message) as error:
         emit(row, layout=Layout(batched=batched))
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.fast
-def test_a_kernel_that_was_chosen_for_a_batch_has_the_text_of_one_for_any() -> None:
-    """A bundle says for which batches its kernels were chosen, and no time of a batch passes for a product's."""
+def test_the_text_of_a_kernel_does_not_depend_on_the_batch_it_was_chosen_for() -> None:
+    """A bundle says for which batches its kernels were chosen. It has no recorded time of a product."""
 
     def files(batch: int, origin: str = "as given", us: float = 0.0) -> dict[str, str]:
         row = Served(Problem.parse("16", batch=batch), parse("small:16x2x2"), TYPICAL["sm_90a"], origin, us)
@@ -304,7 +305,7 @@ def test_a_kernel_that_was_chosen_for_a_batch_has_the_text_of_one_for_any() -> N
 
 
 @pytest.mark.fast
-def test_what_cannot_be_one_bundle_is_told() -> None:
+def test_shapes_that_cannot_be_one_bundle_are_refused() -> None:
     row = Served(Problem.parse("64"), parse("tiled:16"), TYPICAL["sm_90a"])
     with pytest.raises(ConfigError, match="64x64x64 float nn is given twice for sm_90a"):
         emit([row, row])
@@ -337,7 +338,7 @@ def test_each_kernel_is_in_a_bundle_once() -> None:
     code = dict(emit([*wide, *rows], "gemm").files)["gemm.cu"]
     assert len(re.findall("__global__ void", code)) == 1
     instances = re.findall(r"const void\*>\((gemm_\w+<.*>)\)", code)
-    assert len(instances) == len(set(instances)) == 2  # the one without vectors is the general one
+    assert len(instances) == len(set(instances)) == 2  # the instance without vectors is the general kernel too
 
 
 @pytest.mark.fast
@@ -392,7 +393,7 @@ def test_commands_at_the_head_compile_each_file_for_its_architecture(
 
 
 @pytest.mark.fast
-def test_a_command_that_cannot_name_the_configs_is_not_said_to_write_the_files_again() -> None:
+def test_header_says_whether_its_command_writes_the_same_kernels_again() -> None:
     rows = [Served(Problem.parse(shape), parse("tiled:16"), TYPICAL["sm_90a"]) for shape in ("64", "65")]
     tuned = [dataclasses.replace(row, origin="tuned on a device") for row in rows]
     for served, again in ((rows, False), (rows[:1], True), (tuned, True), ([rows[0], tuned[1]], False)):
@@ -516,9 +517,9 @@ def test_foreign_and_edited_files_stay_and_nothing_else_is_written(tmp_path: Pat
 
 
 @pytest.mark.fast
-@pytest.mark.timeout(20)  # a pipe that is opened to be read waits for its writer
+@pytest.mark.timeout(20)  # opening a pipe to read it would wait for a writer
 @pytest.mark.parametrize("kind", ["pipe", "device", "gigabytes"])
-def test_what_is_no_plain_file_stays_and_is_not_waited_for(tmp_path: Path, kind: str) -> None:
+def test_a_special_file_stays_and_is_not_waited_for(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "gemm.cu"
     {
         "pipe": lambda: os.mkfifo(path),
@@ -535,7 +536,7 @@ def test_what_is_no_plain_file_stays_and_is_not_waited_for(tmp_path: Path, kind:
 
 @pytest.mark.fast
 @pytest.mark.parametrize("exists", [True, False])
-def test_link_is_replaced_at_most_and_never_followed(tmp_path: Path, exists: bool) -> None:
+def test_link_may_be_replaced_but_is_never_followed(tmp_path: Path, exists: bool) -> None:
     outside = tmp_path / "outside.cu"
     if exists:
         outside.write_text(emitted().files[0][1])
@@ -552,7 +553,7 @@ def test_link_is_replaced_at_most_and_never_followed(tmp_path: Path, exists: boo
 
 @pytest.mark.fast
 @pytest.mark.parametrize("name", ["../a.cu", "/a.cu", "a/b.cu", "a.py", ".cu", "a.cu\n", "", "..", "con.h.sh"])
-def test_filename_with_a_folder_does_not_come_to_be(name: str) -> None:
+def test_filename_with_a_folder_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="not the name of an emitted file"):
         Emitted(((name, ""),))
 
@@ -572,7 +573,7 @@ def test_file_in_the_place_of_the_folder_is_an_os_error(tmp_path: Path) -> None:
         emitted().write(tmp_path / "file")
 
 
-# ---- Names that macros, C, CUDA or systems have -----------------------------------------------------------------
+# ---- Names that macros, C, CUDA or systems take -----------------------------------------------------------------
 
 
 HEADERS = (
@@ -597,7 +598,7 @@ def preprocessed(compiler: str, *arguments: str, text: str) -> str:
 
 
 def macros(compiler: str, *arguments: str, text: str) -> list[str]:
-    """All that are defined once these headers are read."""
+    """Names of the macros that a text defines and those of the headers that it includes."""
     return re.findall(r"#define (\w+)", preprocessed(compiler, *arguments, "-dM", "-E", text=text))
 
 
@@ -605,10 +606,10 @@ def test_every_macro_of_the_headers_of_c_and_posix_is_refused() -> None:
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("needs gcc")
-    there = "".join(f"#if __has_include(<{header}.h>)\n#include <{header}.h>\n#endif\n" for header in HEADERS)
-    found = macros(compiler, "-x", "c", "-std=gnu17", "-D_GNU_SOURCE", text=there)
-    assert len(found) > 1000
-    assert [name for name in found if not taken(name)] == []
+    text = "".join(f"#if __has_include(<{header}.h>)\n#include <{header}.h>\n#endif\n" for header in HEADERS)
+    names = macros(compiler, "-x", "c", "-std=gnu17", "-D_GNU_SOURCE", text=text)
+    assert len(names) > 1000
+    assert [name for name in names if not taken(name)] == []
 
 
 def test_every_macro_of_the_headers_of_cuda_is_refused() -> None:
@@ -616,9 +617,9 @@ def test_every_macro_of_the_headers_of_cuda_is_refused() -> None:
     if compiler is None or not (CUDA / "cuda_runtime.h").exists():
         pytest.skip("needs g++ and the headers of CUDA")
     text = "#include <cuda.h>\n#include <cuda_runtime.h>\n#include <cuda_fp16.h>\n"
-    found = macros(compiler, "-x", "c++", "-std=c++17", f"-I{CUDA}", text=text)
-    assert any(name.startswith("cu") for name in found)
-    assert [name for name in found if not taken(name)] == []
+    names = macros(compiler, "-x", "c++", "-std=c++17", f"-I{CUDA}", text=text)
+    assert any(name.startswith("cu") for name in names)
+    assert [name for name in names if not taken(name)] == []
 
 
 def test_every_header_that_headers_read_is_refused() -> None:
@@ -626,8 +627,8 @@ def test_every_header_that_headers_read_is_refused() -> None:
     if compiler is None or not (CUDA / "cuda_runtime.h").exists():
         pytest.skip("needs g++ and the headers of CUDA")
     text = "#include <algorithm>\n#include <cstdlib>\n#include <mutex>\n#include <cuda_runtime.h>\n"
-    found = preprocessed(compiler, "-x", "c++", f"-I{CUDA}", "-M", text=text)
-    headers = re.findall(r"/(?:include|x86_64-linux-gnu|aarch64-linux-gnu)/(\w+)\.h\b", found)
+    rule = preprocessed(compiler, "-x", "c++", f"-I{CUDA}", "-M", text=text)
+    headers = re.findall(r"/(?:include|x86_64-linux-gnu|aarch64-linux-gnu)/(\w+)\.h\b", rule)
     assert "endian" in headers
     assert [name for name in headers if not taken(name)] == []
 
@@ -640,7 +641,7 @@ def test_every_header_that_headers_read_is_refused() -> None:
     "sgemm Sgemm dgemm_ saxpy ddot cblas_sgemm xerbla xerbla_ sgesv dgesv_ cgemm3m strsm dsyrk idamax dznrm2 dpotrf "
     "dgetrs dgeqrf dsyevd dgees lapacke_dgesv dgemmt dgemmtr dlamch dlange_ slacpy lsame ilaenv domatcopy".split(),
 )
-def test_names_that_others_have(name: str) -> None:
+def test_names_that_are_taken(name: str) -> None:
     assert taken(name)
 
 

@@ -1,4 +1,4 @@
-"""Emitted files in the hands of compilers, build systems and GPUs."""
+"""Emitted files that compilers compile, build systems build and GPUs run."""
 
 import re
 import shutil
@@ -32,9 +32,9 @@ STRICT = (
     "-Werror", "all-warnings", "-Xcompiler",
     "-Wall,-Wextra,-Wshadow,-Wconversion,-Wsign-conversion,-Wfloat-equal,-Werror",
 )  # fmt: skip
-"""Warnings that emitted files pass as errors."""
+"""Options that turn the warnings of nvcc and of the host compiler into errors."""
 UNTUNED = ("-O0", "-Xcicc", "-O0", "-Xptxas", "-O0")
-"""Code for the GPU that is not optimized either: warnings are the same, in half the time."""
+"""Options that leave code for the GPU unoptimized too. Warnings are the same, and compiling takes half the time."""
 CONCURRENT = Path(__file__).parents[1] / "support" / "concurrent.cu"
 
 
@@ -45,15 +45,15 @@ def bundle(
     arch: str = "sm_90a",
     name: str = "gemm",
 ) -> Emitted:
-    """Kernels, each with a shape for the edge and its type, in one bundle with its self-test: each serves a smaller
-    shape of its own."""
+    """A bundle of kernels with its self-test. A kernel is a config, a shape that says how edges are treated, and a
+    type; it serves a smaller shape of its own."""
     rows = []
     for trans in transes:
         for number, (text, shape, dtype) in zip(count(1), kernels):
             config = parse(text)
             exact = config.edge_of(Problem.parse(shape)) is Edge.EXACT
             m, n, k = config.multiples if exact else (65, 36, 24) if shape == ODD else (68, 36, 24)
-            deep = 2 if config.accuracy is Grade.IEEE else 16  # k is at least so long where each element is promised
+            deep = 2 if config.accuracy is Grade.IEEE else 16  # the elementwise grade needs a long k
             small = f"{number * m}x{n}x{deep * k}"
             rows.append(Served(Problem.parse(small, dtype, trans, config.accuracy), config, TYPICAL[arch]))
     return emit(rows, name, Layout(main=True))
@@ -86,7 +86,7 @@ def test_header_is_c_and_cplusplus(tmp_path: Path, compiler: tuple[str, ...], te
 
 
 def one_unit(folder: Path, files: Sequence[Path]) -> Path:
-    """A text that includes them all: CUDA's headers take as long to compile as a file's kernels."""
+    """A file that includes all these files: CUDA's headers take as long to compile as the kernels of a file."""
     unit = folder / "all.cu"
     unit.write_text("".join(f'#include "{file.name}"\n' for file in files))
     return unit
@@ -108,7 +108,7 @@ def test_every_family_and_edge_compiles_without_a_warning(tmp_path: Path) -> Non
 @pytest.mark.slow
 @needs_nvcc
 def test_every_kernel_alone_compiles_without_a_warning(tmp_path: Path) -> None:
-    """The launcher of one kernel has only what it needs: nothing is missing then, and nothing is unused."""
+    """The launcher of a single kernel has only the functions that it needs: none is missing, and none is unused."""
     files = []
     for number, (text, shape) in enumerate([*KERNELS, (TMA["nn"], WHOLE)]):
         dtype = "double" if text.startswith("dmma") else "float"
@@ -117,7 +117,7 @@ def test_every_kernel_alone_compiles_without_a_warning(tmp_path: Path) -> None:
     unit = one_unit(tmp_path, files)
     done = run("nvcc", "-arch=sm_90a", "-O3", *STRICT, "-c", "-o", tmp_path / "all.o", unit)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Performance Loss" not in done.stderr, done.stderr  # what the assembler says of wgmma that waits
+    assert "Performance Loss" not in done.stderr, done.stderr  # a message of the assembler where it serializes wgmma
 
 
 @pytest.mark.slow
@@ -227,7 +227,7 @@ def test_a_bundle_is_a_package_that_others_find(tmp_path: Path) -> None:
 
 
 def own_arch() -> str:
-    """The architecture of the GPU at hand: nvcc's `native` is sm_90 where wgmma needs sm_90a."""
+    """The architecture of the GPU. nvcc's `native` would be sm_90, but wgmma needs sm_90a."""
     return choose("cuda").arch.name
 
 
@@ -308,7 +308,7 @@ int main(int argc, char** argv)  // m, n, k, batch; A and B come from stdin, C g
 @needs_nvcc
 @pytest.mark.parametrize(("shape", "batch"), [("16", 10000), ("33x17x9", 5000), ("100x3x100", 128), ("256", 20)])
 def test_batches_have_the_bits_of_the_library(tmp_path: Path, shape: str, batch: int) -> None:
-    """By the kernel that the library takes for such stacks, a small one for the first."""
+    """Both run the kernel that the library looks up for the stack: for the first stack, one of small matrices."""
     problem = Problem.parse(shape)
     m, n, k = problem.m, problem.n, problem.k
     kernel = tilewright.load(m, n, k, batch=batch, device="cuda", vendor="never")
@@ -335,7 +335,6 @@ def test_threads_devices_and_graphs(tmp_path: Path, text: str) -> None:
     program = tmp_path / "program"
     flags = ("-O3", "-std=c++17", "-lineinfo", f"-arch={own_arch()}", f"-I{tmp_path}")
     compiled("nvcc", *flags, tmp_path / "gemm.cu", CONCURRENT, "-o", program)
-    told = compiled(program, "10000")
-    assert "10000 calls each" in told
+    assert "10000 calls each" in compiled(program, "10000")
     if shutil.which("compute-sanitizer"):
         sanitized(program, "20")

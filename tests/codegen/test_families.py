@@ -1,4 +1,4 @@
-"""Families and their rules: what is refused, and what the reason says."""
+"""Families and their rules: configs that are refused, reasons, and launches."""
 
 import pytest
 from quick import TYPICAL
@@ -23,13 +23,13 @@ def reasons(text: str, problem: Problem = CUBE, arch: str = "sm_90a") -> list[st
 
 
 @pytest.mark.parametrize("target", TYPICAL.values(), ids=TYPICAL)
-def test_what_runs_where_nothing_was_tuned_has_tiles_and_serves_any_problem(target: Target) -> None:
+def test_the_default_config_serves_any_problem(target: Target) -> None:
     for problem in (Problem.parse("1x2x3"), Problem.parse("1023x769x511", "double", "tt")):
         assert str(default_config(problem, target)) == "tiled:16"
 
 
 @pytest.mark.parametrize("family", families().values(), ids=families())
-def test_what_is_allowed_stays_within_the_device(family: type[Config]) -> None:
+def test_legal_configs_stay_within_the_limits_of_the_device(family: type[Config]) -> None:
     for config in combinations(family):
         for dtype in DType:
             if serves(config, coarse(Problem.parse("1024", dtype)), SM_90):
@@ -39,7 +39,7 @@ def test_what_is_allowed_stays_within_the_device(family: type[Config]) -> None:
 
 @pytest.mark.parametrize("family", families().values(), ids=families())
 def test_registers_are_no_more_than_a_thread_and_a_cta_can_have(family: type[Config]) -> None:
-    """Whatever else forbids the config: the launch bounds hold the compiler to them."""
+    """Illegal configs have launch bounds too, which limit the compiler to these registers."""
     least = min(arch.registers_per_sm for arch in ARCHES.values())
     for config in combinations(family):
         for dtype in DType:
@@ -63,7 +63,7 @@ def test_every_edge_serves_any_shape(edge: str) -> None:
          "CTAs that share out k count fewer than 2^32 tiles of k, of all tiles of C"),
     ],
 )  # fmt: skip
-def test_a_reason_says_what_is_wrong(text: str, shape: str, reason: str) -> None:
+def test_a_reason_names_the_broken_rule(text: str, shape: str, reason: str) -> None:
     assert reasons(text, Problem.parse(shape)) == [reason]
 
 
@@ -75,7 +75,7 @@ def test_require_names_config_problem_device_and_reason() -> None:
 
 
 @pytest.mark.parametrize("family", families().values(), ids=families())
-def test_every_reason_is_a_sentence_without_blanks_left_to_fill(family: type[Config]) -> None:
+def test_every_reason_is_a_sentence_without_placeholders(family: type[Config]) -> None:
     for rule in rules_of(family):
         assert "{" not in rule.reason.format(c=family())
         assert "{" not in rule.title
@@ -103,8 +103,8 @@ def test_launch_covers_the_result(
 @pytest.mark.parametrize(
     ("shape", "ctas"), [("64", 7), ("448x64x64", 14), ("512x64x64", 14), ("832x64x64", 14), ("896x64x64", 21)]
 )
-def test_stream_k_takes_the_tiles_of_c_left_over_by_whole_waves(shape: str, ctas: int) -> None:
-    """Seven CTAs on seven SMs share what is left over; before them each whole wave of tiles has CTAs of its own."""
+def test_stream_k_shares_the_tiles_that_do_not_fill_a_wave(shape: str, ctas: int) -> None:
+    """Seven CTAs on seven SMs share these tiles. Each whole wave of tiles before them has CTAs of its own."""
     config, problem = parse("simt:64x64x8,stream_k=1"), Problem.parse(shape)
     assert config.ctas(problem, 7) == ctas
     assert config.workspace_bytes(problem, 7) == 7 * (2 * 64 * 64 * 4 + 4)

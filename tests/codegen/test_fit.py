@@ -22,7 +22,7 @@ SM_90 = TYPICAL["sm_90a"]
 TMA = "simt:32x16x64,load=tma,stages=3,thread=4,slices=2,k_inner_a"
 UNALIGNED = "unaligned"
 ROWS = (
-    # config, shape, dtype and transposes, then the edge and the widths of A, B and C, or nothing where it has no fit
+    # Config, shape, dtype and transposes, then the edge and the widths of A, B and C, or nothing where there is no fit.
     ("naive:8x32", "1024x768x509", "float nn", "exact 1x1x1"),  # a step of k is one element
     ("naive:8x32", "1024x767x512", "float nn", "bounds 1x1x1"),
     ("naive:8x32,edge=bounds", "1024x768x512", "float nn", "bounds 1x1x1"),
@@ -31,23 +31,23 @@ ROWS = (
     ("tiled:16", "1024x768x509", "float nn", "bounds 1x1x1"),
     ("tiled:16", "0x0x0", "float nn", "exact 1x1x1"),
     ("tiled:16,edge=pad", "1021x767x509", "float nn", "pad 1x1x1"),
-    # Vectors have 16 bytes at most and divide stored rows: of k elements in A, of n in B and C; with transposes of m, k
-    # and n.
+    # Vectors have 16 bytes at most and divide stored rows. These have k elements in A and n in B and C, or with
+    # transposes m in A and k in B.
     ("simt:64x64x16,load=registers,stages=2", "1024x768x512", "float nn", "exact 4x4x4"),
     ("simt:64x64x16,load=registers,stages=2", "1021x766x508", "float nn", "bounds 4x2x2"),
     ("simt:64x64x16,load=registers,stages=2", "1022x767x508", "float tt", "bounds 2x4x1"),
     ("simt:64x64x16,load=registers,stages=2", "1021x767x509", "float nn", "bounds 1x1x1"),
     ("simt:64x64x16,thread=4,load=registers,stages=2", "1024x768x512", "double nt", "exact 2x2x2"),
-    # cp.async transposes element by element an operand whose rows run along k, unless k is innermost in its tiles.
+    # cp.async transposes an operand whose rows run along k element by element, unless k is innermost in its tiles.
     ("simt:64x64x16", "1024x768x512", "float nn", "exact 1x4x4"),
     ("simt:64x64x16", "1024x768x512", "float tt", "exact 4x1x4"),
     ("simt:64x64x16", "1024x768x512", "float tn", "exact 4x4x4"),
     ("simt:64x64x16,k_inner_a", "1024x768x512", "float nn", "exact 4x4x4"),
-    # Packed operands are read in the widest vectors, whatever their rows are and wherever they lie.
+    # Packed operands are read in the widest vectors, for any rows and alignment.
     ("simt:64x64x16,pack_a", "1021x767x509", "float nn", "bounds 4x1x1"),
     ("simt:64x64x16,pack_a,pack_b", "1021x766x509", "float nt", "bounds 4x4x2"),
     ("simt:64x64x16,pack_a,pack_b", "1024x768x512", "double nt unaligned", "exact 2x2x1"),
-    # A thread stores neighbours that it computes: 5 columns, 10, or a column where k is innermost in tiles of B.
+    # A thread stores neighbouring columns that it computes: 5, 10, or 1 where k is innermost in tiles of B.
     ("simt:40x40x16,thread=5,lanes_m=8", "1000x800x512", "float tn", "exact 4x4x1"),
     ("simt:64x40x16,thread=8x10", "1024x800x512", "float tn", "exact 4x4x2"),
     ("simt:64x64x16,k_inner_b", "1024x768x512", "float nt", "exact 1x4x1"),
@@ -55,16 +55,16 @@ ROWS = (
     ("simt:16x16x128,thread=2x4,slices=8", "1024x768x512", "float tn", "exact 4x4x1"),
     ("simt:16x16x128,thread=2x4,slices=4", "1024x768x512", "float tn", "exact 4x4x2"),
     ("simt:128x16x32,lanes_m=16,thread=8", "1024x768x512", "float nn", ""),  # 128 elements a thread
-    # Four groups of copies: of 8 elements a thread of one operand in pairs at most.
+    # Copies are in four groups, so that a thread copies its 8 elements of an operand in pairs at most.
     ("simt:32x32x16,thread=4,interleave=4", "1024x768x512", "float tn", "exact 2x4x4"),
     ("simt:32x32x16,thread=4,interleave=4,load=registers,stages=2", "1024x768x512", "float tn", ""),
     # A slice has 2 steps of k of its own to copy.
     ("simt:32x32x16,thread=4,slices=8,slice_barriers", "1024x768x512", "float tn", "exact 2x2x2"),
-    ("simt:128x128x8,min_ctas=3", "1024x768x512", "float nn", ""),  # 64 accumulators, and 80 registers
+    ("simt:128x128x8,min_ctas=3", "1024x768x512", "float nn", ""),  # 64 accumulators do not fit 80 registers
     (TMA, "1020x764x516", "float nn", "bounds 4x4x4"),
     (TMA, "1020x766x516", "float nn", ""),  # rows of B are not aligned to 16 bytes
     (TMA, "1020x764x516", "float nn unaligned", "bounds 1x1x1"),
-    # The large operand alone is read in vectors: of neighbours along its rows that a thread has.
+    # Only the large operand is read in vectors, of neighbours along its rows that one thread reads.
     ("skinny:4x4x4", "4x1024x1024", "float nn", "exact 1x4x1"),
     ("skinny:4x4x4", "3x1022x1024", "float nn", "bounds 1x2x1"),
     ("skinny:4x4x4", "4x1024x1024", "double nt", "exact 1x2x1"),
@@ -79,7 +79,7 @@ ROWS = (
     ("dmma:64x64x16", "1024x768x512", "double nn unaligned", "exact 1x1x1"),
     ("dmma:16x8x32,warp=16x8,slices=4,fragments=single", "1024x768x512", "double nn", "exact 2x2x1"),
     ("dmma:256x8x32,warp=64x8", "1024x768x512", "double nn", ""),  # 64 elements a thread
-    # Two groups of copies: of 2 elements a thread.
+    # Copies are in two groups, so that a thread copies its 2 elements one by one.
     ("dmma:64x64x16,warp=16,interleave=2", "1024x768x512", "double nn", "exact 1x2x2"),
     ("dmma:96x64x16,warp=48x32", "1056x768x512", "double nn", "exact 2x2x2"),
     ("dmma:96x64x16,warp=48x32", "1056x768x512", "double tn", ""),  # 128 threads share out rows of 96 elements
@@ -95,7 +95,7 @@ ROWS = (
     ("tf32x3:256x8x64,warp=64x8", "1024x768x512", "float nn", ""),  # 128 elements a thread
     ("tf32x3:96x64x32", "1056x768x512", "float tn", ""),  # 192 threads share out rows of 96 elements
     ("tf32x3:128x128x32,warp=16", "1024x768x512", "float nn", ""),  # 64 warps
-    # Products of split terms read terms; they store two neighbours, or as many as they are told.
+    # Products of split terms read terms, and store two neighbours, or `vec_c` of them.
     ("mma:64x64x32,warp=32x32", "1024x768x512", "float nn", "exact 1x1x2"),
     ("mma:64x64x32,warp=32x32", "1021x767x509", "float nn", "bounds 1x1x1"),
     ("mma:128x128x32,warp=64x64,min_ctas=4", "1024x768x512", "float nn", ""),
@@ -121,13 +121,13 @@ def test_widths_and_edge_follow_from_config_and_problem(text: str, shape: str, k
 
 
 def outcomes() -> list[tuple[str, list[str]]]:
-    """The fit of each row, and the rules that it has none for."""
-    found = []
+    """The fit of each row, and the rules that no fit keeps."""
+    rows = []
     for text, shape, kind, _ in ROWS:
         config, problem = parse(text), problem_of(shape, kind)
         reasons = [rule.reason for rule in config.fit_rules if not keeps(problem, config, (rule,))]
-        found.append((text_of(config.fit(problem, UNALIGNED not in kind)), reasons))
-    return found
+        rows.append((text_of(config.fit(problem, UNALIGNED not in kind)), reasons))
+    return rows
 
 
 RULES = [(family, rule) for family in product_families().values() for rule in family.fit_rules]
@@ -135,7 +135,7 @@ RULES = [(family, rule) for family in product_families().values() for rule in fa
 
 @pytest.mark.parametrize(("family", "rule"), RULES, ids=[f"{kind.family}: {rule.reason[:40]}" for kind, rule in RULES])
 def test_every_rule_decides_a_row(monkeypatch: pytest.MonkeyPatch, family: type[Config], rule: FitRule) -> None:
-    """A rule that goes, or that holds always, makes a row of the table fail."""
+    """Without a rule, the outcome of some row of the table changes."""
     before = outcomes()
     monkeypatch.setattr(family, "fit_rules", tuple(each for each in family.fit_rules if each is not rule))
     assert outcomes() != before
@@ -148,7 +148,7 @@ SHAPES = ("1024", "1023x769x511", "1022x766x510", "1020x764x516", "4x1024x1024",
 
 
 def sample(family: type[Config]) -> list[tuple[Config, Problem]]:
-    """Configs with a problem each, the same in each run."""
+    """Configs, each with a problem; the same in each run."""
     generator = random.Random(1)
     pairs = []
     for config in itertools.islice(combinations(family, 400), 400):
@@ -158,7 +158,7 @@ def sample(family: type[Config]) -> list[tuple[Config, Problem]]:
 
 
 def is_allowed(config: Config, problem: Problem, fit: Fit, aligned: bool) -> bool:
-    """Whether vectors of these widths lie aligned in what a kernel of the config reads and writes by vectors."""
+    """Whether the kernel uses vectors of these widths, and they lie aligned."""
     m, n, k = problem.m, problem.n, problem.k
     rows = (m if problem.trans_a else k, k if problem.trans_b else n, n)
     large = "a" if config.typed.get("short") == "n" else "b"
@@ -178,7 +178,7 @@ def all_widths() -> tuple[tuple[int, int, int], ...]:
 
 
 @pytest.mark.parametrize("family", product_families().values(), ids=product_families())
-def test_it_is_the_widest_that_keeps_the_rules_and_none_where_no_widths_do(family: type[Config]) -> None:
+def test_a_fit_has_the_widest_vectors_that_keep_the_rules(family: type[Config]) -> None:
     fits = 0
     for (config, problem), aligned in itertools.product(sample(family), (True, False)):
         fit, instance = config.fit(problem, aligned), config if aligned else config.unaligned
@@ -235,7 +235,7 @@ def test_packed_operands_keep_wide_vectors_where_nothing_is_aligned() -> None:
         assert fit.has_memory
 
 
-def test_an_unaligned_instance_of_tma_copies_by_cp_async_and_has_no_deeper_tiles_than_that_can_fill() -> None:
+def test_an_unaligned_instance_of_tma_copies_by_cp_async_and_has_tiles_that_this_can_fill() -> None:
     for depth, unaligned in ((64, 64), (256, 128)):
         config = parse(f"simt:32x16x{depth},load=tma,stages=3,thread=4,slices=8,k_inner_a")
         fit = config.fit(Problem.parse("1024"), aligned=False)
@@ -243,7 +243,7 @@ def test_an_unaligned_instance_of_tma_copies_by_cp_async_and_has_no_deeper_tiles
         assert str(fit.config) == f"simt:32x16x{unaligned},thread=4,slices=8,k_inner_a"
 
 
-def test_what_has_no_fit_is_refused_in_one_line() -> None:
+def test_a_config_without_a_fit_is_refused_in_one_line() -> None:
     with pytest.raises(ConfigError, match=r"cannot serve .*; required: TMA copies rows that are aligned to 16 bytes$"):
         fitted(Problem.parse("1020x766x516"), parse(TMA), SM_90)
     with pytest.raises(ConfigError, match=r"cannot serve .*; required: registers of 3 CTAs fit on an SM$"):
@@ -255,7 +255,7 @@ def test_what_has_no_fit_is_refused_in_one_line() -> None:
     ("simt:64x64x16,split_k=2,reduce=cluster", False), ("simt:64x64x16,stream_k=1", True),
     ("simt:64x64x16,pack_b", True), ("mma:64x64x32,warp=32x32", True), ("dmma:persistent=4", False),
 ])  # fmt: skip
-def test_instances_that_launch_with_memory_of_their_own(text: str, has_memory: bool) -> None:
+def test_instances_that_need_memory_of_their_own(text: str, has_memory: bool) -> None:
     config = parse(text)
     problem = coarse(Problem.parse("1024", dtypes(type(config))[-1]))
     assert fitted(problem, config, SM_90).has_memory == has_memory

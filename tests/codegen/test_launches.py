@@ -1,4 +1,4 @@
-"""The library and emitted functions launch the same: grid, block, shared memory, workspace and arguments."""
+"""The library and emitted functions launch with the same grid, block, shared memory, workspace and arguments."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -19,33 +19,33 @@ from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.codegen.source import MOST_LIMITED
 
 SM_COUNTS = (84, 108, 132, 148, 170)
-"""SMs of the devices where slow tests run."""
+"""SMs of the devices in slow tests."""
 FEW_SM_COUNTS = (108, 132)
-"""SMs of the devices elsewhere."""
+"""SMs of the devices in other tests."""
 PADDED = [
     ("naive:8x32,edge=pad", "1001x333x77", "float", "tn"),
     ("tiled:16,edge=pad", "65x70001x3", "double", "nt"),
 ]
-"""Kernels with padded operands: no record has one."""
+"""Kernels with padded operands, which no record has."""
 COARSEST = {DType.FLOAT: Grade.NORMWISE, DType.DOUBLE: Grade.IEEE}
-"""The accuracy that every kernel of a type keeps."""
+"""The accuracy that every kernel of a type reaches."""
 LEAST_SHAPES = 6
-"""Shapes of every record at least: a shape that its config cannot serve is left out."""
+"""Least number of shapes of a record. Shapes that its config cannot serve are left out."""
 
 
 def shapes(problem: Problem, config: Config, number: int) -> Iterator[tuple[Problem, Config]]:
-    """The shape of a record, a larger one with the same instance, and other ones with guarded edges: odd, tiny, with
-    more tiles than a workspace has counters, with k = 0, and two that are long and narrow. Their tiles are as many as
-    the CTAs up to which shared memory limits those of an SM, and as those that share the remainder by stream-K.
+    """The shape of a record, a larger one with the same instance, and others with guarded edges: odd, tiny, with more
+    tiles than a workspace has counters, with k = 0, and two that are long and narrow. One of these has as many tiles
+    as the largest number of CTAs that is limited by shared memory, the other as stream-K has CTAs.
 
-    A bundle has one kernel for a shape, so other numbers give other shapes.
+    `number` varies the shapes, because a bundle has one kernel for each shape.
     """
     m, n, k = problem.m, problem.n, problem.k
     tile_m, tile_n, _ = config.cta_tile
     limited, streaming = GPU.sm_count * MOST_LIMITED, GPU.sm_count * max(1, config.stream_ctas_per_sm)
     step_m, step_n, step_k = (max(4, each) if config.edge_of(problem) is Edge.EXACT else 4 for each in config.multiples)
     general = config.unaligned
-    every = (
+    instances = (
         (config, m, n, k),
         (config, m + step_m, n + 3 * step_n, k + 5 * step_k),
         (general, m + 1, n + 3, k + 5),
@@ -55,7 +55,7 @@ def shapes(problem: Problem, config: Config, number: int) -> Iterator[tuple[Prob
         (general, 20003 + number, 10007, k + 9),
         (general, m + 2, n + 1 + number, 0),
     )
-    for each, *sizes in every:
+    for each, *sizes in instances:
         other = replace(problem, **dict(zip("mnk", sizes)))
         if serves(each, other, GPU):
             yield other, each
@@ -64,11 +64,11 @@ def shapes(problem: Problem, config: Config, number: int) -> Iterator[tuple[Prob
 def bundles(sm_counts: Sequence[int]) -> dict[str, list[Served]]:
     """Bundles by name, which serve the shapes of every record.
 
-    A bundle's functions leave out what none of its kernels needs. So the kernels of each bundle are of one device's
-    records and share out work in one way, and two more bundles, one for each type, hold kernels of every kind. Stream-K
-    is emitted for a number of SMs.
+    Functions of a bundle leave out the code that none of its kernels needs. So each bundle holds the kernels of one
+    device's records that share out work in one way, and two more bundles, one for each type, hold kernels of all kinds.
+    Stream-K is emitted for a number of SMs.
     """
-    found: dict[str, dict[Problem, Served]] = defaultdict(dict)
+    rows_of: dict[str, dict[Problem, Served]] = defaultdict(dict)
     numbers, kinds = Counter[str](), set[object]()
     devices = sorted({record.device for record in shipped().values()})
     for record in shipped().values():
@@ -77,23 +77,23 @@ def bundles(sm_counts: Sequence[int]) -> dict[str, list[Served]]:
         emitted_for = sm_counts if config.stream_ctas_per_sm else (GPU.sm_count,)
         for other, each in shapes(problem, config, numbers[problem.kind]):
             for sm_count in emitted_for:
-                found[f"{way}_{sm_count}"].setdefault(other, Served(other, each, replace(GPU, sm_count=sm_count)))
+                rows_of[f"{way}_{sm_count}"].setdefault(other, Served(other, each, replace(GPU, sm_count=sm_count)))
         numbers[problem.kind] += 1
         # A bundle has one accuracy, and every kernel of a type keeps this one.
         coarse = replace(problem, accuracy=COARSEST[problem.dtype])
-        kind, rows = (way, config.family, config.packs), found[f"mixed_{problem.dtype.value}"]
+        kind, rows = (way, config.family, config.packs), rows_of[f"mixed_{problem.dtype.value}"]
         if kind not in kinds and coarse not in rows:
             kinds.add(kind)
             rows[coarse] = Served(coarse, config, GPU)
     for text, shape, dtype, trans in PADDED:
         problem = Problem.parse(shape, dtype, trans, COARSEST[DType.parse(dtype)])
-        found[f"mixed_{dtype}"][problem] = Served(problem, parse(text), GPU)
-    return {name: list(rows.values()) for name, rows in found.items()}
+        rows_of[f"mixed_{dtype}"][problem] = Served(problem, parse(text), GPU)
+    return {name: list(rows.values()) for name, rows in rows_of.items()}
 
 
 def compared(name: str, rows: Sequence[Served], sm_counts: Sequence[int]) -> Iterator[tuple[Question, int]]:
-    """The questions to a bundle, each with the bytes that its functions should tell: those that the kernel of the shape
-    needs, or the general kernel, which serves matrices that are not aligned, where it needs more."""
+    """The questions to a bundle, each with the bytes of workspace that its functions should return. The general kernel,
+    which serves misaligned matrices, may need more than the kernel of the shape."""
     counters_first = any(row.config.has_workspace for row in rows)
     general = dict[str, Fit]()
     for kind in {row.problem.kind: row.problem for row in rows}.values():
@@ -114,9 +114,9 @@ def compared(name: str, rows: Sequence[Served], sm_counts: Sequence[int]) -> Ite
     "sm_counts", [FEW_SM_COUNTS, pytest.param(SM_COUNTS, marks=pytest.mark.slow)], ids=["few", "all"]
 )
 def test_the_library_and_emitted_functions_launch_the_same(tmp_path: Path, sm_counts: Sequence[int]) -> None:
-    every = bundles(sm_counts)
-    pairs = [pair for name, rows in every.items() for pair in compared(name, rows, sm_counts)]
-    answers = by_bundles(every, [question for question, _ in pairs], tmp_path)
+    bundled = bundles(sm_counts)
+    pairs = [pair for name, rows in bundled.items() for pair in compared(name, rows, sm_counts)]
+    answers = by_bundles(bundled, [question for question, _ in pairs], tmp_path)
     different = [
         f"{question}\n{answer}\nneeds {needed} bytes"
         for (question, needed), answer in zip(pairs, answers, strict=True)
@@ -128,7 +128,7 @@ def test_the_library_and_emitted_functions_launch_the_same(tmp_path: Path, sm_co
     names = {launched.kernel.partition("_")[0] for work in works for launched in work.launches}
     assert names == {"gemm", "pack", "pad", "split"}
     assert {work.clears for work in works} == {0, 1}
-    rows = Counter((row.problem.kind, row.config) for served in every.values() for row in served)
+    rows = Counter((row.problem.kind, row.config) for served in bundled.values() for row in served)
     for record in shipped().values():
         kind, config = record.problem.kind, record.config
         assert sum(rows[kind, each] for each in {config, config.unaligned}) >= LEAST_SHAPES, record.problem

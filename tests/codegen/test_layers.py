@@ -1,4 +1,4 @@
-"""Which folders may import which others, and that importing does nothing."""
+"""Imports between folders and of libraries, other rules on all files, and importing without side effects."""
 
 import ast
 import re
@@ -27,11 +27,11 @@ ONLY_IN = {
 }
 
 NEEDS_MORE = {"runtime/device/cuda.py", "frameworks/torch.py", *ONLY_IN["distributed"]}
-"""Files that import what is not among the dependencies."""
+"""Files that import packages which are not among the dependencies."""
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Absolute names of the modules that a file imports, wherever in it."""
+    """Absolute names of the modules that a file imports, in functions too."""
     package = ("tilewright", *path.relative_to(ROOT).parent.parts)
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -45,7 +45,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def layer(module: str) -> int:
-    """Place of a tilewright module in the order of the layers; the public face is above all of them."""
+    """Index of the layer of a tilewright module; the public interface is above all layers."""
     parts = module.split(".")
     return LAYERS.index(parts[1]) if len(parts) > 1 and parts[1] in LAYERS else len(LAYERS)
 
@@ -57,9 +57,9 @@ def name(path: Path) -> str:
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_imports_go_down_the_layers(path: Path) -> None:
     own = layer("tilewright." + ".".join(path.relative_to(ROOT).with_suffix("").parts))
-    # `tilewright` alone is the version and the public face, `configs` holds data: any layer may read them.
-    seen = [module for module in imports(path) if module.startswith("tilewright.") and "configs" not in module]
-    assert [module for module in seen if layer(module) > own] == []
+    # Any layer may import `tilewright` itself, for the version, and `configs`, which holds data.
+    modules = [module for module in imports(path) if module.startswith("tilewright.") and "configs" not in module]
+    assert [module for module in modules if layer(module) > own] == []
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if path.is_relative_to(ROOT / "codegen")], ids=name)
@@ -73,41 +73,41 @@ FAMILIES_MAY_BE_NAMED = (
 )  # fmt: skip
 GROUPS = {"tile", "pipeline", "split", "epilogue", "launch"}
 SHARED = {"edge", "mode", "parts", "reduce", "small"}
-"""Parameters that are no family's own: what happens at the edges, and how CTAs share out the work; and a family whose
-name a suite has too."""
+"""Parameters of all families, for edges and for ways to share out work, and the family `small`, whose name a suite has
+too."""
 
 
 def family_words(path: Path) -> set[str]:
-    """Families and their parameters that a file names: as text, as a field of a group, or as a keyword."""
+    """Names of families and parameters in a file: in strings, as fields of a group, or as keywords."""
     words = {*families(), *(leaf.name for family in families().values() for leaf in family.leaves())} - SHARED
-    found: set[str] = set()
+    names: set[str] = set()
     tree = ast.parse(path.read_text())
     examples = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
     for node in ast.walk(tree):
         if node in examples:
             continue
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            # The library's `load` and the worker's words are other words than the parameter.
-            found |= (words - {"load"}) & {node.value, *re.findall(r"(\w+)(?=:\d|=\w)", node.value)}
+            # `load` is also the name of a function of the library and of a command to a worker.
+            names |= (words - {"load"}) & {node.value, *re.findall(r"(\w+)(?=:\d|=\w)", node.value)}
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.value.attr in GROUPS:
-            found |= words & {node.attr}
+            names |= words & {node.attr}
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("changed", "build", "of"):
-            found |= words & {keyword.arg for keyword in node.keywords if keyword.arg}
-    return found
+            names |= words & {keyword.arg for keyword in node.keywords if keyword.arg}
+    return names
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if not name(p).startswith(FAMILIES_MAY_BE_NAMED)], ids=name)
-def test_a_family_is_known_to_its_module_and_its_template_alone(path: Path) -> None:
+def test_a_family_is_named_only_in_its_module_and_template(path: Path) -> None:
     assert family_words(path) == set()
 
 
 def test_the_search_for_names_of_families_finds_them() -> None:
-    seen = family_words(ROOT / "codegen/families/simt.py")
-    assert {"simt", "thread_m", "block_m", "stages"} <= seen
+    names = family_words(ROOT / "codegen/families/simt.py")
+    assert {"simt", "thread_m", "block_m", "stages"} <= names
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)
-def test_libraries_are_imported_in_their_one_place(path: Path) -> None:
+def test_each_library_is_imported_in_its_files_only(path: Path) -> None:
     for module in imports(path):
         assert name(path) in ONLY_IN.get(module.split(".")[0], {name(path)}), module
 
@@ -115,13 +115,13 @@ def test_libraries_are_imported_in_their_one_place(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_environment_variables_are_read_in_one_place(path: Path) -> None:
     words = {"environ", "getenv", "environb", "putenv"}
-    found = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute | ast.alias)]
-    used = {node.attr if isinstance(node, ast.Attribute) else node.name for node in found} & words
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute | ast.alias)]
+    used = {node.attr if isinstance(node, ast.Attribute) else node.name for node in nodes} & words
     assert not used or name(path) == "runtime/settings.py"
 
 
 OPENS = {
-    "cli/app.py": "nothing, in place of an output that is gone",
+    "cli/app.py": "the null device, in place of an output that is gone",
     "cli/trials.py": "a file that is written",
     "codegen/emitted.py": "a file that is written",
     "codegen/reading.py": "the reader",
@@ -135,15 +135,15 @@ OPENS = {
     "tuner/bench/concatenated.py": "the package's own",
     "tuner/bench/suites.py": "the package's own",
     "tuner/search/candidates.py": "the package's own",
-    "tuner/recording/journal.py": "a file that is written, once the reader had it",
+    "tuner/recording/journal.py": "a file that is written, after the reader read it",
     "tuner/choose/ranker.py": "the package's own",
     "tuner/cluster/link.py": "the system's",
 }
-"""Files that open others without the one reader, and what those are."""
+"""Files that open other files without the reader `codegen/reading.py`, and the files that they open."""
 
 
 def opens(path: Path) -> bool:
-    """Whether a file opens others."""
+    """Whether a file opens other files."""
     functions = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
     names = {getattr(each, "attr", None) or getattr(each, "id", "") for each in functions}
     return bool(names & {"read_text", "read_bytes", "fdopen"}) or any(_opened(each) for each in functions)
@@ -154,30 +154,30 @@ def _opened(function: ast.expr) -> bool:
         return function.id == "open"
     if not isinstance(function, ast.Attribute) or function.attr != "open":
         return False
-    return ast.unparse(function.value) not in ("self", "worker")  # they open devices
+    return ast.unparse(function.value) not in ("self", "worker")  # these open devices
 
 
-def test_files_of_others_are_read_in_one_place() -> None:
-    """A pipe, a device or gigabytes in the place of any other file would end in waiting for ever."""
+def test_foreign_files_are_read_in_one_place() -> None:
+    """Other code would wait for ever where a pipe, a device or gigabytes take the place of a file."""
     assert {name(path) for path in FILES if opens(path)} == {*OPENS}
 
 
 def locks(path: Path) -> set[str]:
-    """Locks of Python's own that a file makes; until Python 3.12 a cached property has one."""
+    """Locks of the standard library that a file creates; until Python 3.12 a cached property has one."""
     words = {"Lock", "RLock", "Condition", "Semaphore", "cached_property"}
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module in ("threading", "functools", "multiprocessing"):
-            found |= {alias.name for alias in node.names} & words
+            names |= {alias.name for alias in node.names} & words
         elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("threading", "functools"):
-            found |= {node.attr} & words
-    return found
+            names |= {node.attr} & words
+    return names
 
 
 def test_locks_are_made_where_a_fork_renews_them() -> None:
-    made = {name(path): found for path in FILES if (found := locks(path))}
-    # A bundle's property is computed at once: it waits for nothing and calls nobody.
-    assert made == {"runtime/locks.py": {"RLock", "cached_property"}, "codegen/bundle.py": {"cached_property"}}
+    by_file = {name(path): names for path in FILES if (names := locks(path))}
+    # The property of a bundle is computed at once and takes no other lock.
+    assert by_file == {"runtime/locks.py": {"RLock", "cached_property"}, "codegen/bundle.py": {"cached_property"}}
 
 
 def test_importing_makes_no_file_and_needs_no_device(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Listing a space without walking through it finds what walking through it finds."""
+"""Listing the legal configs of a space gives the same as checking each combination."""
 
 import math
 import random
@@ -9,7 +9,7 @@ import pytest
 from quick import TYPICAL
 from tilewright.codegen.families import families, parse
 from tilewright.codegen.legality import Rule, rules_of
-from tilewright.codegen.listing import keeping, legal_configs, open_rules
+from tilewright.codegen.listing import legal_changes, legal_configs, open_rules
 from tilewright.codegen.problem import Problem
 from variants import proposed
 
@@ -26,54 +26,54 @@ TARGET = TYPICAL["sm_90a"]
     ("dmma:64x128x16,warp=32x32,stages=4", "1000", "double"),
     ("skinny:1x4x4,lanes_k=4,warps=1x8,load=cp_async,stages=4,resident_k=4096", "1x4096x4096", "float"),
 ])  # fmt: skip
-def test_what_is_found_is_what_breaks_no_rule(text: str, shape: str, dtype: str, seed: int) -> None:
+def test_listed_configs_are_those_that_break_no_rule(text: str, shape: str, dtype: str, seed: int) -> None:
     base, problem = parse(text), Problem.parse(shape, dtype)
     kind, rng = type(base), random.Random(seed)
     values = {leaf.name: [base.get(leaf.name)] for leaf in kind.leaves()}
     for leaf in rng.sample(kind.leaves(), min(9, len(kind.leaves()))):
         values[leaf.name] += rng.sample([each for each in proposed(leaf) if each != values[leaf.name][0]], 1)
     rules = rules_of(kind)
-    every = (kind.build(dict(zip(values, chosen))) for chosen in product(*values.values()))
-    wanted = {config for config in every if all(rule.holds(problem, config, TARGET) for rule in rules)}
+    combinations = (kind.build(dict(zip(values, chosen))) for chosen in product(*values.values()))
+    legal = {config for config in combinations if all(rule.holds(problem, config, TARGET) for rule in rules)}
     listed = legal_configs(problem, TARGET, kind, values, 10**6)
     assert listed is not None
-    found, pruned = listed
-    assert len(found) == len(wanted)
-    assert set(found) == wanted
-    assert sum(pruned.values()) + len(found) == math.prod(map(len, values.values()))
+    configs, pruned = listed
+    assert len(configs) == len(legal)
+    assert set(configs) == legal
+    assert sum(pruned.values()) + len(configs) == math.prod(map(len, values.values()))
 
 
 def listed(rule: Rule[Any], monkeypatch: pytest.MonkeyPatch, **values: Any) -> tuple[list[Any], dict[str, int]]:
-    """The configs of the tiled family that keep one more rule, and the combinations that break each."""
+    """The configs of the tiled family that keep one more rule, and the number of combinations that break each rule."""
     kind = families()["tiled"]
     monkeypatch.setattr(kind, "rules", (*kind.rules, rule))
-    found = legal_configs(Problem.parse("256"), TARGET, kind, values, 1000)
-    assert found is not None
-    return found
+    result = legal_configs(Problem.parse("256"), TARGET, kind, values, 1000)
+    assert result is not None
+    return result
 
 
-def test_a_rule_may_ask_for_more_values_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks at the last value, or at the first one too, by what the last one is."""
+def test_a_rule_may_read_more_values_depending_on_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule reads the last value and, depending on it, the first value too."""
     values = {"tile_width": (8, 16, 32), "skew": (0, 1), "unroll": (1, 2)}
     whole = legal_configs(Problem.parse("256"), TARGET, families()["tiled"], values, 1000)
     assert whole is not None
     rule = Rule("{c.tile.unroll} is 1 or the tile 8", lambda p, c, a: c.tile.unroll == 1 or c.tile.tile_width == 8)
-    found, pruned = listed(rule, monkeypatch, **values)
-    assert found == [c for c in whole[0] if c.get("unroll") == 1 or c.get("tile_width") == 8]
-    assert pruned == {rule.title: len(whole[0]) - len(found)} != {rule.title: 0}
+    configs, pruned = listed(rule, monkeypatch, **values)
+    assert configs == [c for c in whole[0] if c.get("unroll") == 1 or c.get("tile_width") == 8]
+    assert pruned == {rule.title: len(whole[0]) - len(configs)} != {rule.title: 0}
 
 
-def test_a_rule_that_asks_for_nothing_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, pruned = listed(Rule("never", lambda p, c, a: False), monkeypatch, tile_width=(8, 16))
-    assert (found, pruned["never"]) == ([], 2)
+def test_a_rule_that_reads_no_value_and_never_holds_leaves_no_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    configs, pruned = listed(Rule("never", lambda p, c, a: False), monkeypatch, tile_width=(8, 16))
+    assert (configs, pruned["never"]) == ([], 2)
 
 
 def test_a_space_with_more_configs_than_are_listed_is_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     kind, values = families()["tiled"], {"tile_width": (8, 16, 32), "unroll": (1, 2)}
     assert legal_configs(Problem.parse("256"), TARGET, kind, values, 5) is None
-    found = legal_configs(Problem.parse("256"), TARGET, kind, values, 6)
-    assert found is not None
-    assert len(found[0]) == 6
+    result = legal_configs(Problem.parse("256"), TARGET, kind, values, 6)
+    assert result is not None
+    assert len(result[0]) == 6
     monkeypatch.setattr("tilewright.codegen.listing.MOST_COMBINATIONS", 5)
     assert legal_configs(Problem.parse("256"), TARGET, kind, values, 6) is None
 
@@ -84,15 +84,15 @@ def test_a_space_with_more_configs_than_are_listed_is_not_listed(monkeypatch: py
     ("dmma:64x128x16,warp=32x32,stages=4", ("mode", "parts", "reduce")), ("tiled:16", ("skew", "edge")),
     ("skinny:short=n,1x2x8,lanes_k=32,resident_k=1024", ("mode", "parts", "reduce")),
 ])  # fmt: skip
-def test_changes_that_are_kept_break_no_rule(text: str, names: tuple[str, ...], seed: int) -> None:
+def test_remaining_changes_break_no_rule(text: str, names: tuple[str, ...], seed: int) -> None:
     base, rng = parse(text), random.Random(seed)
     kind = type(base)
     problem = Problem.parse("x".join(rng.choices(("256", "1000", "4096", "65536"), k=3)), ("float", "double")[seed % 2])
-    every = [dict(zip(names, chosen)) for chosen in product(*(proposed(kind.leaf(name)) for name in names))]
-    changes, rules = rng.sample(every, min(60, len(every))), rules_of(kind)
+    combinations = [dict(zip(names, chosen)) for chosen in product(*(proposed(kind.leaf(name)) for name in names))]
+    changes, rules = rng.sample(combinations, min(60, len(combinations))), rules_of(kind)
     rules = tuple(rng.sample(rules, len(rules)))
-    wanted = [c for c in changes if all(rule.holds(problem, base.changed(**c), TARGET) for rule in rules)]
-    assert list(keeping(rules, problem, base, TARGET, changes)) == wanted
+    legal = [c for c in changes if all(rule.holds(problem, base.changed(**c), TARGET) for rule in rules)]
+    assert list(legal_changes(rules, problem, base, TARGET, changes)) == legal
     maybe, others = open_rules(rules, problem, kind, TARGET, changes)
     assert len(others) < len(rules) or "mode" not in names
-    assert not maybe or list(keeping(others, problem, base, TARGET, maybe)) == wanted
+    assert not maybe or list(legal_changes(others, problem, base, TARGET, maybe)) == legal

@@ -1,4 +1,4 @@
-"""Machine code: the golden file, what is compiled for it, and a sample of all variants for four generations."""
+"""Machine code: the golden file, the kernels that are compiled for it, and a sample of variants for four targets."""
 
 import random
 from dataclasses import replace
@@ -22,11 +22,11 @@ from variants import instance_of, instance_text, product_families, variant
 TEXT = GOLDEN.read_text()
 FILE = Golden.parse(TEXT)
 INSTANCES = [entry for entry in (*FILE.shipped, *FILE.drawn) if " " in entry.kernel]
-"""Kernels that multiply; those that prepare operands are named by one word."""
+"""Kernels that multiply. Kernels that prepare operands have names of one word."""
 CODE = '// gemm_a: "quoted"\n__global__ void gemm_a(int n) {\n  asm("bar.sync 1; // here");\n}\n'
 MACHINE = MachineCode("0123456789abcdef", 32, 1024, 0, "13.5.37")
 MOST_SPILLED_BYTES = 96
-"""Local memory of a thread of a kernel in the file: instances that are not aligned spill most."""
+"""Largest local memory of a thread of a kernel in the file. Instances for unaligned operands spill most."""
 ENTRY = Entry("float nn exact 1x1x1 tiled:16", "01234567", MACHINE)
 
 
@@ -36,7 +36,7 @@ def test_a_file_is_read_as_it_was_written() -> None:
     text = str(Golden("13.5.37", (shipped,), (drawn,)))
     texts = dict.fromkeys(entries, ENTRY.text)
     assert Golden.parse(text).entries(texts) == entries
-    # Where the text is another one, or the line was edited, the seal does not fit.
+    # The seal does not fit where the text changed or the line was edited.
     for broken in (
         Golden.parse(text).entries(texts | {drawn.kernel: "89abcdef"}),
         Golden.parse(text.replace(f"\t0\t{ENTRY.kernel}", f"\t8\t{ENTRY.kernel}")).entries(texts),
@@ -51,7 +51,7 @@ def label(problem: Problem, config: Config, aligned: bool = True) -> str:
     return instance_text(problem, fit)
 
 
-def test_it_holds_both_kernels_of_every_record_that_ships_and_drawn_ones_of_every_family() -> None:
+def test_the_file_holds_both_kernels_of_every_shipped_record_and_drawn_kernels_of_every_family() -> None:
     records = Store().both()[1]
     shipped = {label(each.problem, each.config, aligned) for each in records for aligned in (True, False)}
     assert shipped == {entry.kernel for entry in INSTANCES if entry in FILE.shipped}
@@ -63,7 +63,7 @@ def test_it_holds_both_kernels_of_every_record_that_ships_and_drawn_ones_of_ever
     assert all(is_legal(*each) for each in drawn)
 
 
-def test_kernels_that_searches_try_take_what_their_configs_predict() -> None:
+def test_kernels_that_searches_try_take_the_predicted_registers_and_memory() -> None:
     tuned = {label(each.problem, each.config) for each in Store().both()[1]}
     entries = [each for each in INSTANCES if each in FILE.drawn or each.kernel in tuned]
     rows = [(each.kernel, TARGET) for each in entries]
@@ -115,7 +115,7 @@ def test_differences_have_kinds(changed: Entry | None, expected: tuple[str, str]
     assert difference(ENTRY, changed) == expected
 
 
-def test_what_changed_is_compiled_and_some_of_what_did_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_kernels_are_compiled_and_some_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     sources = {str(i): KernelSource(f"kernel_{i}", f"int {i};") for i in range(100)}
     entries = {label: Entry(label, text_digest(source), MACHINE) for label, source in sources.items()}
     entries["7"] = replace(entries["7"], text="of before")
@@ -123,9 +123,9 @@ def test_what_changed_is_compiled_and_some_of_what_did_not(monkeypatch: pytest.M
     other = replace(MACHINE, registers=1)
     monkeypatch.setattr(machine_code, "compiler_flags", lambda: ())
     monkeypatch.setattr(machine_code, "machine_codes", lambda chosen: dict.fromkeys(chosen, other))
-    found = current(entries, sources, 5, "seed")
-    assert {label: each.text for label, each in found.items()} == {k: text_digest(v) for k, v in sources.items()}
-    compiled = {label for label, each in found.items() if each.machine == other}
+    after = current(entries, sources, 5, "seed")
+    assert {label: each.text for label, each in after.items()} == {k: text_digest(v) for k, v in sources.items()}
+    compiled = {label for label, each in after.items() if each.machine == other}
     assert len(compiled) == 2 + 5
     assert {"7", "8"} < compiled
     assert compiled != {label for label, each in current(entries, sources, 5, "2").items() if each.machine == other}
@@ -141,29 +141,29 @@ def test_another_version_of_the_compiler_is_refused(monkeypatch: pytest.MonkeyPa
 
 
 VARIANTS = 50
-"""Variants that are compiled for each target."""
+"""Number of variants that are compiled for each target."""
 
 
 def sample() -> list[Row]:
-    """The same variants each time, as many of each family and the same for every target that has the instructions."""
+    """Variants, the same in each run and for each target that can run them, and equally many of each family."""
     generator = random.Random(1)
-    chosen = []
+    texts = []
     for i, family in enumerate(product_families().values()):
         count = VARIANTS // len(product_families()) + (i < VARIANTS % len(product_families()))
-        chosen += generator.sample(list(variants(family)), count)
-    rows = [(text, target) for text in chosen for target in TARGETS]
+        texts += generator.sample(list(variants(family)), count)
+    rows = [(text, target) for text in texts for target in TARGETS]
     return [row for row in rows if is_offered(*row)]
 
 
 def is_offered(text: str, target: str) -> bool:
-    """Whether the target can hold the instance."""
+    """Whether the target can run the instance."""
     problem, fit = instance_of(text)
     return serves(fit.config, problem, TYPICAL[target])
 
 
-# One test, so that tests spread over processes do not compile the sample more than once.
+# This is one test, so that tests in several processes do not compile the sample more than once.
 @pytest.mark.nvrtc
-def test_compiled_variants_are_what_was_predicted() -> None:
+def test_compiled_variants_take_the_predicted_registers_and_memory() -> None:
     rows = sample()
     assert len(rows) > VARIANTS * (len(TARGETS) - 2)
     assert {instance_of(text)[1].config.family for text, _ in rows} == set(product_families())
@@ -178,7 +178,7 @@ def test_the_same_code_under_two_names_is_one() -> None:
         source = render(Problem(32, 32, 32), variant(text), TYPICAL["sm_90a"])
         return code_digest(compile_cached(NvrtcCompiler("sm_90a"), source).image, source)
 
-    # Where tiles divide the shape the guard is gone, and pad differs by the kernel that copies alone.
+    # Tiles divide the shape, so that no guard is left, and pad differs only by the kernel that copies.
     assert digest("tiled:16,unroll=16") == digest("tiled:16,unroll=16")
     assert digest("tiled:16,unroll=16") != digest("tiled:16,unroll=1")
     assert digest("tiled:16") != digest("tiled:16,edge=pad")

@@ -1,4 +1,4 @@
-"""Macros of whoever includes an emitted file do not hit its names: kernels have none that is written in capitals."""
+"""Macros of a program that includes an emitted file do not replace its names: kernels have no names in capitals."""
 
 import re
 import shutil
@@ -32,7 +32,7 @@ MACROS = {
     "names": "ACC=acc WIDE=wide KERNEL=kernel GUARDED=0 ALONG_K=1 TERMS=2 EPS=1e-6 PI=3.14159 DEBUG=1 LINE=__LINE__ "
     "MAX_DEVICES=8",
 }
-"""Macros by where programs have them from."""
+"""Macros by their origin."""
 DEFINES = "".join(
     f"#define {name} {value}\n"
     for text in MACROS.values()
@@ -42,11 +42,11 @@ USED_BY_EMITTED = "".join(
     f"#include <{name}>\n"
     for name in ("atomic", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstdio", "mutex", "pthread.h")
 )
-"""Files of the system that the emitted ones include, read before the macros: what those do to them is not ours."""
+"""Headers of the system that emitted files include. They are read before the macros, which might break them."""
 OURS = frozenset({"TILEWRIGHT_HOST"})
-"""The macros that a kernel's text asks of the preprocessor; all else of that kind begins with an underscore."""
+"""Macros that the text of a kernel reads; all others begin with an underscore."""
 IN_SMALL_LETTERS = "near|far|small|interface|huge|pascal|cdecl|boolean|hyper|unix|linux|major|minor"
-"""Macros of windows.h and of the C library that are no names in capitals."""
+"""Pattern of macros of windows.h and of the C library in small letters."""
 
 BUNDLES: dict[str, list[tuple[str, str, str, str]]] = {
     "float": [
@@ -72,16 +72,16 @@ BUNDLES: dict[str, list[tuple[str, str, str, str]]] = {
 
 
 def names_hit(text: str) -> set[str]:
-    """Names of a text that macros of others may hit, outside comments and strings."""
+    """Names in a text, outside comments and strings, that macros of other programs may replace."""
     code = re.sub(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', " ", text, flags=re.DOTALL)
     return set(re.findall(rf"(?<!\w)(?:[A-Z][A-Z0-9_]*|{IN_SMALL_LETTERS})(?!\w)", code)) - OURS
 
 
 @cache
 def sources() -> list[KernelSource]:
-    """Kernels that search finds and others drawn from each family, with those that prepare their operands."""
-    found = [source for _, source in labelled().values()]
-    return [*dict.fromkeys([*found, *filter(None, (each.preparation for each in found))])]
+    """Kernels of shipped records and drawn ones of each family, with the kernels that prepare their operands."""
+    kernels = [source for _, source in labelled().values()]
+    return [*dict.fromkeys([*kernels, *filter(None, (each.preparation for each in kernels))])]
 
 
 # ---- Texts -----------------------------------------------------------------------------------------------------------
@@ -92,12 +92,12 @@ def sources() -> list[KernelSource]:
 def test_no_kernel_has_a_name_that_macros_hit(family: str) -> None:
     of_family = [each for each in sources() if each.name.startswith(f"gemm_{family}_")]
     assert len(of_family) > 1
-    found = {each.name: names for each in of_family if (names := names_hit(each.code))}
-    assert found == {}
+    hits = {each.name: names for each in of_family if (names := names_hit(each.code))}
+    assert hits == {}
 
 
 @pytest.mark.fast
-def test_no_kernel_that_prepares_operands_has_one() -> None:
+def test_no_kernel_that_prepares_operands_has_a_name_that_macros_hit() -> None:
     first = {each.name: each.code for each in sources() if not each.name.startswith("gemm_")}
     padded = render(Problem.parse(ODD), parse("naive:,edge=pad"), TYPICAL["sm_90a"]).preparation
     assert padded is not None
@@ -110,7 +110,7 @@ def test_no_kernel_that_prepares_operands_has_one() -> None:
 @pytest.mark.parametrize(
     "config", ["naive:8x16", "naive:,edge=bounds", "naive:,edge=pad", "tiled:16", "tiled:8,skew=1"]
 )
-def test_no_plain_kernel_has_one(config: str) -> None:
+def test_no_plain_kernel_has_a_name_that_macros_hit(config: str) -> None:
     ((_, text),) = plain(Problem.parse("64x48x32"), parse(config), "product").files
     assert names_hit(text) == set()
 
@@ -130,7 +130,7 @@ def test_names_are_found_in_code_alone(text: str, names: set[str]) -> None:
 
 
 def host_compiles(text: str, folder: Path) -> None:
-    """Fail unless a unit compiles behind the macros, with what it includes read before them."""
+    """Fail unless the text compiles after the macros. Headers that it includes are read before them."""
     path = folder / "unit.cpp"
     path.write_text(f"#include <cuda_runtime.h>\n{USED_BY_EMITTED}{DEFINES}{text}")
     command = [str(COMPILER), "-std=c++20", "-fsyntax-only", "-pthread", "-Wno-unknown-pragmas"]

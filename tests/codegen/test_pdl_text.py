@@ -1,4 +1,4 @@
-"""PDL: every kernel waits for the ones before it, in every thread, before it touches a matrix."""
+"""PDL: each thread of a kernel waits for the kernels before it, before it accesses a matrix."""
 
 import re
 from dataclasses import replace
@@ -29,7 +29,7 @@ CONFIGS = (
     ("simt:stream_k=1", ODD),
     ("dmma:persistent=4", ODD),
 )
-"""Texts of configs and the shapes whose instances are tested."""
+"""Texts of configs, and the shapes for which they are rendered."""
 BODY = re.compile(r'extern "C" __global__.*?\n\{\n(.*?)\n\}\n', re.DOTALL)
 TOUCHES = re.compile(
     r"fetch\(shared|put\(shared|        (pipeline\.)?fetch\(|tiles\) fetch\(|exponents\[each|"
@@ -43,7 +43,7 @@ def problem_of(config: Config, shape: str) -> Problem:
 
 
 @pytest.mark.parametrize(("text", "shape"), CONFIGS)
-def test_it_waits_before_it_touches_a_matrix_and_lets_the_next_one_come_after(text: str, shape: str) -> None:
+def test_a_kernel_waits_before_it_accesses_a_matrix_and_then_lets_the_next_kernel_start(text: str, shape: str) -> None:
     config = variant(text)
     source = render(problem_of(config, shape), config, TARGET)
     assert (source.preparation is not None) == ("edge=pad" in text or config.terms > 0)
@@ -56,13 +56,13 @@ def test_it_waits_before_it_touches_a_matrix_and_lets_the_next_one_come_after(te
     assert config.pdl == (config.family in ("simt", "skinny", "dmma", "mma", "wgmma", "tf32x3"))
     assert bodies[0].count("launch_dependents();") == config.pdl
     if config.pdl:
-        # Not before it has waited itself: then the next one would come before those that this one waits for end.
+        # Before this kernel waits, the next kernel must not start: it would not wait for the kernels before this one.
         assert bodies[0].index("griddepcontrol_wait();") < bodies[0].index("launch_dependents();")
 
 
 @pytest.mark.nvrtc
 @pytest.mark.parametrize(("text", "shape"), CONFIGS)
-def test_the_compiler_keeps_it_there(text: str, shape: str) -> None:
+def test_the_compiler_keeps_the_wait_before_accesses(text: str, shape: str) -> None:
     from cupy.cuda import nvrtc
 
     config = variant(text)
@@ -85,7 +85,7 @@ def test_the_compiler_keeps_it_there(text: str, shape: str) -> None:
      (r"kBlockM>\(matrix_a \+ k_begin \* lda \+ row0,", r"kBlockN, .*>\(matrix_b \+ col0 \* ldb \+ k_begin,")),
 ])  # fmt: skip
 @pytest.mark.parametrize("family", ["simt", "dmma"])
-def test_it_prefetches_tiles_before_it_waits(
+def test_a_kernel_prefetches_tiles_before_it_waits(
     family: str, trans: str, whole: tuple[str, str], split: tuple[str, str]
 ) -> None:
     problem, config = Problem.parse("1024x768x512", "double", trans), variant(f"{family}:l2_prefetch=1")
@@ -107,7 +107,7 @@ def test_skinny_prefetches_before_it_waits(trans: str) -> None:
     assert "prefetch" not in plain
 
 
-def test_a_kernel_that_packs_lets_the_product_come() -> None:
+def test_a_kernel_that_packs_lets_the_product_start() -> None:
     config = variant("simt:pack_a=1,pack_b=1,load=cp_async,stages=3")
     first = render(Problem.parse("1024x768x512"), config, TARGET).preparation
     assert first is not None
@@ -116,24 +116,24 @@ def test_a_kernel_that_packs_lets_the_product_come() -> None:
 
 
 def test_a_launch_is_limited_to_an_even_share() -> None:
-    """As many CTAs as an even share of the grid fit on an SM, and not one more."""
+    """An SM holds the CTAs of an even share of the grid, and not one more."""
     for ctas, sm_count, each in ((132, 132, 1), (49, 132, 1), (133, 132, 2), (330, 132, 3), (2000, 132, 16)):
         for typical in (TARGET, TYPICAL["sm_100"], TYPICAL["sm_120"]):
             arch, target = typical.arch, replace(typical, sm_count=sm_count)
             launch = LaunchConfig((ctas, 1, 1), (128, 1, 1), 0, 5000)
-            found = launch.limited(target)
-            bytes_each = found.dynamic_smem_bytes + 5000 + arch.smem_reserved_bytes
-            assert found.dynamic_smem_bytes + 5000 <= arch.smem_per_block_bytes
-            if each > 1:  # else the most that a CTA can have may leave room for another small one
+            limited = launch.limited(target)
+            bytes_each = limited.dynamic_smem_bytes + 5000 + arch.smem_reserved_bytes
+            assert limited.dynamic_smem_bytes + 5000 <= arch.smem_per_block_bytes
+            if each > 1:  # the largest shared memory of one CTA may leave room for a second small one
                 assert arch.smem_per_sm_bytes // bytes_each == each
-            assert replace(found, dynamic_smem_bytes=0) == launch
+            assert replace(limited, dynamic_smem_bytes=0) == launch
 
 
 def test_a_launch_keeps_the_shared_memory_that_it_needs() -> None:
     large, many = LaunchConfig((300, 1, 1), (64, 1, 1), 200_000), LaunchConfig((10**6, 1, 1), (64, 1, 1), 100)
     assert large.limited(TARGET) == large
     assert many.limited(TARGET) == many
-    for arch in ("sm_80", "host"):  # no kernel comes up early there
+    for arch in ("sm_80", "host"):  # these have no PDL
         assert LaunchConfig((9, 1, 1), (64, 1, 1)).limited(TYPICAL[arch]) == LaunchConfig((9, 1, 1), (64, 1, 1))
 
 

@@ -1,4 +1,4 @@
-"""The plain form of the classic kernels: files that a person reads, run as they are but for the launch."""
+"""The plain form of the classic kernels: readable files, which run unchanged but for the launch."""
 
 import re
 import shutil
@@ -85,7 +85,7 @@ FAULTS = {
 @pytest.mark.slow
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_program_tells_a_wrong_product(name: str, tmp_path: Path) -> None:
+def test_the_program_detects_a_wrong_product(name: str, tmp_path: Path) -> None:
     old, new = FAULTS[name]
     text = text_of(name)
     assert old in text
@@ -96,7 +96,7 @@ def test_the_program_tells_a_wrong_product(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.fast
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_short_and_holds_nothing_that_its_edge_does_not_need(name: str) -> None:
+def test_the_file_is_short_and_holds_only_what_its_edge_needs(name: str) -> None:
     text = text_of(name)
     lines = text.splitlines()
     assert len(lines) <= MOST_LINES
@@ -110,7 +110,7 @@ def test_it_is_short_and_holds_nothing_that_its_edge_does_not_need(name: str) ->
 @pytest.mark.slow
 @pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
 @pytest.mark.parametrize("arch", ARCHES)
-def test_nvcc_has_nothing_to_say(arch: str, tmp_path: Path) -> None:
+def test_nvcc_has_no_warnings(arch: str, tmp_path: Path) -> None:
     for number, name in enumerate(CASES):
         (tmp_path / f"{number}.cu").write_text(text_of(name))
         command = ["nvcc", "-O3", "-std=c++17", f"-arch={arch}", "-Wno-deprecated-gpu-targets", "-c", f"{number}.cu"]
@@ -120,14 +120,16 @@ def test_nvcc_has_nothing_to_say(arch: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize(("config", "shape", "trans", "accuracy", "said"), [
+@pytest.mark.parametrize(("config", "shape", "trans", "accuracy", "message"), [
     ("simt", "64", "nn", "ieee", "simt has no plain form (--plain); name a config of naive and tiled"),
     ("tiled", "64", "nt", "ieee", "a plain kernel takes A and B as they are, got trans nt: leave it out"),
     ("tiled", "64", "nn", "normwise", "a plain kernel is ieee, got accuracy normwise: leave it out"),
     ("tiled", "64x0x64", "nn", "ieee", "a plain kernel's shape has sizes above 0, got 64x0x64"),
 ])  # fmt: skip
-def test_what_has_no_plain_form_is_refused(config: str, shape: str, trans: str, accuracy: str, said: str) -> None:
+def test_a_kernel_without_a_plain_form_is_refused(
+    config: str, shape: str, trans: str, accuracy: str, message: str
+) -> None:
     with pytest.raises(ConfigError) as raised:
         plain(Problem.parse(shape, "float", trans, accuracy), parse(config))
-    assert str(raised.value) == said
+    assert str(raised.value) == message
     assert [name for name, kind in families().items() if kind.plain] == ["naive", "tiled"]

@@ -1,4 +1,4 @@
-"""Problems: shapes, dtypes and layouts, and the errors that bad ones get."""
+"""Problems: shapes, dtypes and transposes, and the errors of bad arguments."""
 
 import re
 from typing import Any
@@ -27,13 +27,13 @@ def test_one_number_is_a_cube() -> None:
 
 
 @pytest.mark.parametrize("shape", [None, 8, 8.0, b"8", {8: 9}, np.ones(3)])
-def test_what_is_no_shape_is_a_type_error(shape: Any) -> None:
+def test_a_value_of_another_type_is_no_shape_but_a_type_error(shape: Any) -> None:
     with pytest.raises(ArgumentTypeError, match=re.escape("shape must be 'MxNxK', (m, n, k) or a Problem, got")):
         Problem.parse(shape)
 
 
 @pytest.mark.parametrize("trans", ["nn", "nt", "tn", "tt"])
-def test_both_transposes_have_one_word(trans: Any) -> None:
+def test_one_word_stands_for_both_transposes(trans: Any) -> None:
     flags = trans[0] == "t", trans[1] == "t"
     problem = Problem(3, 4, 5, "double", *flags)
     assert problem == Problem(3, 4, 5, "double", trans=trans) == Problem(3, 4, 5, "double", *flags, trans=trans)

@@ -1,4 +1,4 @@
-"""Projects of other languages and settings build emitted files with CMake and nvcc, and link them."""
+"""Projects in several languages and with several settings build emitted files with CMake and nvcc, and link them."""
 
 import re
 import shutil
@@ -18,7 +18,7 @@ ROWS = [
     ("simt:32x32x8,thread=4x4,split_k=3", "256x256x4096", "float", "nn"),
     ("simt:64x64x8,pack_a,pack_b", "1021x1021x1021", "float", "nn"),
 ]
-"""Kernels that share k, pack operands and are chosen by shape: a lock, memory and logarithms are needed."""
+"""Kernels that share k, pack operands and are chosen by shape, which needs a lock, memory and logarithms."""
 MAIN = """#include "mul.h"
 #include <stdio.h>
 int main(void)
@@ -72,9 +72,9 @@ def test_a_project_links_the_library(files: Path, tmp_path: Path, languages: str
     ran("cmake", "-S", tmp_path, "-B", tmp_path / "built", *options)
     ran("cmake", "--build", tmp_path / "built", "-j2")
     status, bytes_ = ran(tmp_path / "built" / "user").split()
-    assert int(status) >= 0  # without a GPU what the runtime says of that
+    assert int(status) >= 0  # without a GPU, the error of the runtime
     assert int(bytes_) > 0
-    if end == "c":  # such a module is loaded by programs that have no C++ runtime
+    if end == "c":  # programs without a C++ runtime load such a module
         module = tmp_path / "built" / "libplugin.so"
         needed = [line for line in ran("ldd", module).splitlines() if "stdc++" in line or "libgcc" in line]
         assert needed == []
@@ -115,23 +115,23 @@ def test_a_project_in_fortran_links_the_library(files: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("layout", [Layout(), Layout(split=True)], ids=["whole", "split"])
 def test_two_bundles_of_one_name_in_two_shared_objects_keep_apart(tmp_path: Path, layout: Layout) -> None:
-    """A program that links both has the kernels of each, and sees public functions alone."""
+    """A program that links both runs the kernels of each, and sees only public functions."""
     for trans in ("nn", "nt"):
         folder = tmp_path / trans
         emit(served([("tiled:16", "64x48x32", "float", trans)]), "gemm", layout).write(folder)
         (folder / "who.cu").write_text(
             '#include "gemm.h"\n'
             f'extern "C" const char* kernel_of_{trans}()\n'
-            "{\n    static gemm_description found;\n    gemm_describe(64, 48, 32, &found);\n"
-            "    return found.kernel;\n}\n"
+            "{\n    static gemm_description kernel;\n    gemm_describe(64, 48, 32, &kernel);\n"
+            "    return kernel.kernel;\n}\n"
         )
         sources = sorted(folder.glob("*.cu"))
         library = tmp_path / f"lib{trans}.so"
         ran("nvcc", "-O1", "-std=c++17", "-arch=sm_90a", "-shared", "-Xcompiler=-fPIC", "-cudart=shared",
             *sources, "-o", library)  # fmt: skip
-        seen = {line.split()[-1] for line in ran("nm", "-D", "--defined-only", library).splitlines()}
+        exported = {line.split()[-1] for line in ran("nm", "-D", "--defined-only", library).splitlines()}
         public = set(re.findall(r"^\w[\w* ]*\b(gemm\w*)\(", (folder / "gemm.h").read_text(), re.MULTILINE))
-        assert {name for name in seen if "gemm" in name} == public
+        assert {name for name in exported if "gemm" in name} == public
     main = tmp_path / "main.c"
     main.write_text(
         "#include <stdio.h>\nconst char* kernel_of_nn(void);\nconst char* kernel_of_nt(void);\n"

@@ -1,4 +1,4 @@
-"""Rendered and emitted text: names in it, and byte for byte that of the golden files."""
+"""Rendered and emitted texts: their names, digests and constants, and the golden files, byte for byte."""
 
 import re
 import runpy
@@ -25,7 +25,7 @@ def source(text: str, shape: str = "1024x768x512", dtype: str = "float", trans: 
 
 @pytest.mark.fast
 @pytest.mark.parametrize(("text", "shape"), [pair for family in product_families() for pair in edges(family)])
-def test_text_says_what_it_is_and_how_it_is_launched(text: str, shape: str) -> None:
+def test_text_describes_the_kernel_and_its_launch(text: str, shape: str) -> None:
     config, pads = variant(text), "pad" in text
     problem = coarse(Problem.parse(shape, dtypes(type(config))[0]))
     kernel, launch = render(problem, config, SM_90), config.launch_config(problem, 132)
@@ -55,7 +55,7 @@ def test_same_input_gives_the_same_bytes_and_other_sizes_too() -> None:
 
 
 @pytest.mark.fast
-def test_whatever_matters_changes_the_digest() -> None:
+def test_every_input_of_a_kernel_changes_the_digest() -> None:
     kernels = [
         source("tiled:16"),
         source("tiled:16", trans="nt"),
@@ -129,5 +129,5 @@ def test_text_is_plain(name: str) -> None:
     assert "\t" not in text
     lines = text.splitlines()
     assert [line for line in lines if line != line.rstrip()] == []
-    # A command stands on one line, to be copied.
+    # A command is one line, so that it can be copied.
     assert [line for line in lines if len(line) > 120 and "tilewright emit" not in line] == []

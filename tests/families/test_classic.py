@@ -71,7 +71,7 @@ TILED = (
 
 
 class Classic:
-    """Families whose kernels are guarded, exact or padded, as a parameter says."""
+    """Tests of families with a parameter for edges, whose kernels are guarded, exact or padded."""
 
     turns = (
         (("float", "nn"), ("float", "tt"), ("double", "nt"), ("double", "tn")),
@@ -81,15 +81,15 @@ class Classic:
     unfaulted_trans = "nn", "tn", "nt"
     unfaulted_widths = (False,)
     fault_parts = 1
-    cpu_limit_s = 2.0  # a program that is not endless takes a twentieth of a second
+    cpu_limit_s = 2.0  # other kernels take a twentieth of a second
 
     def sizes(self, tile: Shape, turn: int) -> list[Shape]:
-        """Sizes around a tile, and 0."""
+        """Sizes around those of a tile, and 0."""
         m, n, k = tile
         return list(product(*(sorted({0, 1, 2, t - 1, t, t + 1, 2 * t + 3}) for t in (m, n, max(k, 3)))))
 
     def vector_sizes(self, edge: Edge, tile: Shape) -> list[Shape]:
-        """There are no vectors, and whole tiles."""
+        """Whole tiles for the exact instance; there are no vectors."""
         m, n, k = tile
         return list(product((0, 2 * m, 3 * m), (0, n, 2 * n), (0, k, 3 * k))) if edge is Edge.EXACT else []
 

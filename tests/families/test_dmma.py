@@ -1,4 +1,4 @@
-"""The dmma family: products on the host device, planted faults, rules, banks, and what the compiler makes of it."""
+"""The dmma family: products on the host device, planted faults, rules, banks, and machine code."""
 
 import random
 from itertools import product
@@ -21,7 +21,7 @@ from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.render import render
 from variants import one_each, variant
 
-# One for each way through the template, and each size of instruction; together all transposes meet every one.
+# One for each path through the template and each size of instruction. Every config takes all transposes in turn.
 CONFIGS = {
     "8 steps": "32x32x16,warp=32x16,stages=3",
     "one step a tile": "32x16x8,warp=16x16,stages=2,raster=4",
@@ -139,7 +139,7 @@ FAULTS = (
     Fault("accumulators exchanged for another lane", "+ at % kWarpN;", "+ (at ^ 2) % kWarpN;", SHARED),
     Fault("accumulators put down in one row",
           "band_place(first + e, lane_m(lane))", "band_place(first + e, 0)", SHARED),
-    Fault("accumulators of the tile before kept", "        Elem acc[kAcc] = {};",
+    Fault("accumulators of the last tile not reset", "        Elem acc[kAcc] = {};",
           "        static thread_local Elem acc[kAcc];", PERSISTENT),
     Fault("operands of the first tile again", "tile_of(copied", "tile_of(blockIdx.x", PERSISTENT),
     Fault("k not begun anew", "k_left = work.depth;", "k_left = 1;", PERSISTENT),
@@ -178,7 +178,7 @@ class TestDmma(KernelConformance):
     unfaulted = UNFAULTED
 
     def vector_sizes(self, edge: Edge, tile: tuple[int, int, int]) -> list[tuple[int, int, int]]:
-        """A vector has two elements."""
+        """Sizes at which kernels use vectors, which have two elements."""
         m, n, k = tile
         return [(2 * m, n, 3 * k)] if edge is Edge.EXACT else [(m + 4, n - 2, k + 4), (2, 4, 2)]
 
@@ -188,7 +188,7 @@ def test_no_two_lanes_of_a_read_meet_in_a_bank(tmp_path: Path) -> None:
     problems = [Problem.parse("64", "double", trans) for trans, _, _ in cases]
     configs = [variant(f"dmma:{block_m}x8x{block_k},warp=16x8,stages=2") for _, block_k, block_m in cases]
     for case, places in zip(cases, places_read(problems, configs, tmp_path), strict=True):
-        # Elements of 8 bytes: half a warp reads at a time, from 32 banks of 4 bytes.
+        # Half a warp reads elements of 8 bytes at a time, from 32 banks of 4 bytes.
         for half in (places[:16], places[16:]):
             assert all(len(set(read % 16)) == 16 for read in half.T), case
 
@@ -228,7 +228,7 @@ def test_a_persistent_cta_takes_tiles_a_grid_apart(shape: str, ctas: int) -> Non
     code = render(problem, config, SM_90).code
     assert "+= gridDim.x" in code
     assert "ceil(m / 64) * ceil(n / 64) / 4, rounded up" in code
-    # Accumulators pass through memory of their own: the stages are filled meanwhile.
+    # Accumulators pass through shared memory of their own, because the stages are filled meanwhile.
     plain = variant("dmma:64x64x16,persistent=4").smem_bytes(DType.DOUBLE)
     assert config.smem_bytes(DType.DOUBLE) > plain == 3 * 16 * (64 + 64) * 8
 
@@ -244,7 +244,7 @@ def test_alignment_workspace_and_large_shared_memory() -> None:
     assert "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64" in render(problem, config, SM_90).code
 
 
-# ---- What the compiler makes of it -----------------------------------------------------------------------------
+# ---- Machine code ----------------------------------------------------------------------------------------------
 
 BEST = (
     f"{LARGEST},stages=4,fragments=double",
@@ -255,31 +255,31 @@ BEST = (
     "64x32x32,warp=32x32,stages=4,slices=4,split_k=4,shared=1",
     "64x64x32,warp=32x32,stages=4,slices=2,fragments=double,split_k=8",
 )
-"""Configs that large and middle sizes are expected to need: these must be compiled for each target besides a sample."""
+"""Configs that large and middle sizes are expected to need. They are compiled besides a sample."""
 
 
 def of(shape: str, target: str = "sm_90a", trans: str = "nn", **values: Any) -> list[Any]:
-    """The configs that a search tries for a problem."""
+    """Configs that a search tries for a problem."""
     return tried(Problem.parse(shape, "double", trans), target, "dmma", **values)
 
 
 def sample() -> list[Row]:
-    """Instances and targets."""
+    """Instances of all mechanisms, and targets."""
     generator = random.Random(3)
     rows: list[tuple[str, str, str, str]] = []
     for target in TARGETS:
         for trans, count in (("nn", 3), ("nt", 1), ("tn", 1), ("tt", 1)):
             configs = of("1024", target, trans)
             rows += [(str(config), "double", trans, target) for config in generator.sample(configs, count)]
-    doubled = of("1024", fragments=("double",))  # where two sets of operands leave the fewest registers
+    doubled = of("1024", fragments=("double",))  # two sets of operands leave the fewest registers
     rows += [(str(config), "double", "nn", "sm_90a") for config in generator.sample(doubled, 6)]
     clustered = [each for each in of("512x512x1024") if each.clustered]
     rows += [(str(config), "double", "nn", "sm_90a") for config in generator.sample(clustered, 8)]
     for shape, trans in (("129x100x100000", "nn"), ("9733x67x1687", "nt"), ("69x29569x477", "tt")):
         fitted = [each for each in of(shape, trans=trans) if each.tile.fitted]
         rows += [(str(config), "double", trans, "sm_90a") for config in generator.sample(fitted, 6)]
-    lasting = [each for each in of("8192x8192x16") if each.persistent_tiles > 1]
-    for config, target in product(generator.sample(lasting, 6), TARGETS[1:]):
+    persistent = [each for each in of("8192x8192x16") if each.persistent_tiles > 1]
+    for config, target in product(generator.sample(persistent, 6), TARGETS[1:]):
         if serves(config, Problem.parse("1024", "double"), TYPICAL[target]):
             rows.append((str(config), "double", "nn", target))
     for trans in ("nn", "tn"):
@@ -295,14 +295,14 @@ def test_nothing_spills_and_resources_are_as_predicted() -> None:
     assert_as_predicted(sample())
 
 
-# ---- Where copies go, as the template computes it from each thread's first ---------------------------------------
+# ---- Addresses of copies, which the template computes from the first copy of each thread -------------------------
 
 
 Numbers = NDArray[np.int64]
 
 
 def misplaced(along: bool, depth: int, extent: int, vec: int, threads: int) -> int:
-    """Copies of a tile that do not go to where their row and column of it are read."""
+    """Number of copies of a tile that do not go to the address from which their row and column are read."""
     spare = 4 if extent % 16 else 0
     width, height, pitch = (depth, extent, depth) if along else (extent, depth, extent + spare)
     per_row = width // vec
@@ -312,7 +312,7 @@ def misplaced(along: bool, depth: int, extent: int, vec: int, threads: int) -> i
             return row // 2 % 2 * 4 if depth == 8 else row % 4 * 4
         return 0 * row if spare else row % 4 * 4
 
-    number = np.arange(height * per_row)  # of the copies, each thread's from its own number on
+    number = np.arange(height * per_row)  # numbers of the copies; a thread begins with its own number
     thread = number % threads
     row, col = thread // per_row, thread % per_row * vec
     place = row * pitch + (col ^ swizzle(row))
@@ -326,7 +326,7 @@ TILE = "block_m", "block_k", "slices"
 
 
 def test_copies_go_where_they_are_read() -> None:
-    """For every legal way of copying, with and without vectors, of whole and of odd tiles."""
+    """Every legal way of copying is checked, with and without vectors, for whole and odd tiles."""
     ways = set()
     choices = {leaf.name: leaf.choices for leaf in parse("dmma:").leaves()}
     for trans, block_m, block_k, slices in product(("nn", "tt"), *(choices[name] for name in TILE)):
@@ -345,7 +345,7 @@ def test_copies_go_where_they_are_read() -> None:
 
 
 def test_three_rows_at_a_time_are_refused() -> None:
-    """96 threads and rows of 32: the chunks of later rows would not be swizzled as those of the first."""
+    """With 96 threads and rows of 32, chunks of later rows would not be swizzled as those of the first."""
     text = "48x96x32,warp=48x32"
     assert reasons(text, "1023x769x511") == [EVENLY]
     assert misplaced(True, 32, 48, 1, 96) > 0

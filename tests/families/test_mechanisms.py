@@ -30,7 +30,7 @@ from tilewright.tuner.choose.model import Table
 from variants import variant
 
 EACH_PART = [pytest.param(part, marks=pytest.mark.slow if part else ()) for part in range(PARTS)]
-"""Tests that the faults of a mechanism are dealt out to in turn; all but the first are slow."""
+"""Numbers of the tests among which the faults of a mechanism are dealt out; all but the first are slow."""
 
 # ---- Block tiles ------------------------------------------------------------------------------------------------
 
@@ -41,7 +41,7 @@ EACH_PART = [pytest.param(part, marks=pytest.mark.slow if part else ()) for part
     [(32, 1, 255), (128, 2, 255), (128, 3, 168), (96, 3, 168), (192, 2, 168), (256, 2, 128), (160, 1, 255)],
 )
 def test_registers_go_to_warps_of_four_schedulers(threads: int, ctas: int, registers: int) -> None:
-    """As NVRTC holds a kernel to them: nine warps take as many as twelve."""
+    """NVRTC limits registers by the same rule: nine warps take as many as twelve."""
     assert registers_for(threads, ctas) == registers
 
 
@@ -72,7 +72,7 @@ def reasons(text: str, dtype: str, arch: str = "sm_90a") -> list[str]:
 
 @pytest.mark.fast
 @pytest.mark.parametrize(("family", "dtype"), CLUSTERED)
-def test_what_cannot_be_is_refused(family: str, dtype: str) -> None:
+def test_impossible_clusters_are_refused(family: str, dtype: str) -> None:
     (reason,) = reasons(f"{family}reduce=cluster", dtype)
     assert reason == "CTAs add up in a cluster where they share out k by split_k"
     assert reasons(f"{family}split_k=12,reduce=cluster", dtype) == ["a cluster has at most 8 CTAs, not 12"]
@@ -85,8 +85,8 @@ def test_what_cannot_be_is_refused(family: str, dtype: str) -> None:
 @pytest.mark.parametrize(("arch", "allowed"), [("sm_80", False), ("sm_90a", True), ("sm_100", True), ("sm_120", True)])
 @pytest.mark.parametrize(("family", "dtype"), CLUSTERED)
 def test_new_devices_have_clusters(family: str, dtype: str, arch: str, allowed: bool) -> None:
-    given = reasons(f"{family}split_k=4,reduce=cluster", dtype, arch)
-    assert given == ([] if allowed else ["the device has clusters"])
+    refusals = reasons(f"{family}split_k=4,reduce=cluster", dtype, arch)
+    assert refusals == ([] if allowed else ["the device has clusters"])
 
 
 @pytest.mark.fast
@@ -103,7 +103,7 @@ def test_a_cluster_takes_no_workspace(family: str, dtype: str) -> None:
     assert "workspace" not in source.code
 
 
-# ---- Packed operands: where they may be, and what the text says -------------------------------------------------
+# ---- Packed operands: rules, vectors and texts -------------------------------------------------------------------
 
 
 SIMT = "simt:load=cp_async,stages=3,pack_a=1,pack_b=1"
@@ -129,7 +129,7 @@ def test_k_is_not_innermost_in_tiles_of_a_packed_operand() -> None:
 
 
 @pytest.mark.fast
-def test_packed_operands_ask_for_no_alignment() -> None:
+def test_packed_operands_need_no_alignment() -> None:
     problem = Problem.parse("65x66x35")
     assert fitted(problem, variant(SIMT), TYPICAL["sm_90a"]).alignment == (1, 1, 2)
     for text, widths in ((SIMT, (4, 4, 1)), ("simt:load=cp_async,stages=3,pack_a=1", (4, 1, 1))):
@@ -160,7 +160,7 @@ def test_rows_of_copies_begin_at_multiples_of_128_bytes() -> None:
     assert [packed_ld(extent, 8) for extent in (1, 16, 17)] == [16, 16, 32]
 
 
-# ---- Packed operands: products, strides, what is not read, and planted faults -----------------------------------
+# ---- Packed operands: products, strides, operands that are not read, and planted faults --------------------------
 
 
 SLOW = pytest.mark.slow
@@ -184,13 +184,13 @@ def test_products_of_any_size_and_stride(name: str) -> None:
             check(kernel, alpha, beta, (size[0] + case) % 3)
 
 
-def test_copies_are_made_once_a_stream_and_used_again() -> None:
+def test_memory_for_copies_is_allocated_once_for_each_stream() -> None:
     kernel = prepare(HostDevice(), Problem.parse("33x34x35"), variant(CONFIGS["splits, slices"][1]))
     for seed in range(3):
         check(kernel, 1, 0, 0, seed)
     assert kernel._scratch is not None
-    (held,) = kernel._scratch._streams.values()
-    partial_tiles, copies, counters = held.buffers
+    (scratch,) = kernel._scratch._streams.values()
+    partial_tiles, copies, counters = scratch.buffers
     assert copies.nbytes == 4 * 35 * (64 + 64) + 128
     own = partial_tiles.nbytes + copies.nbytes + counters.nbytes
     assert kernel.binary.preparation is not None
@@ -200,7 +200,7 @@ def test_copies_are_made_once_a_stream_and_used_again() -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_copies_are_aligned_wherever_their_memory_begins(name: str) -> None:
     dtype, text = CONFIGS[name]
-    problem, function = Problem.parse("33x34x35", dtype), SimpleNamespace(bound=lambda *given: None)
+    problem, function = Problem.parse("33x34x35", dtype), SimpleNamespace(bound=lambda *args: None)
     packing, size = Packing(problem, variant(text), function), problem.dtype.size_bytes  # type: ignore[arg-type]
     for begin in range(4096, 4096 + PACKED_BYTES, size):
         places = packing.addresses(begin)
@@ -222,9 +222,9 @@ def test_nothing_is_packed_where_a_and_b_are_not_read(shape: str) -> None:
     other = Operand(0, problem.k, problem.n, problem.n, False, c)
     kernel.launch(nothing, other, Operand(c.pointer, problem.m, problem.n, problem.n, False, c), 0.0, 0.5)
     assert kernel._scratch is not None
-    for held in kernel._scratch._streams.values():
-        _, copies, _ = held.buffers
-        assert np.isnan(copies.array("float32", (copies.nbytes // 4,))).all()  # as it came
+    for scratch in kernel._scratch._streams.values():
+        _, copies, _ = scratch.buffers
+        assert np.isnan(copies.array("float32", (copies.nbytes // 4,))).all()  # as it was allocated
     assert (c.array("float32", (problem.m, problem.n)) == 1).all()
 
 
@@ -242,7 +242,7 @@ PACKING_FAULTS = (
 def test_every_fault_of_packing_is_caught_and_the_unfaulted_text_passes(tmp_path: Path) -> None:
     dtype, text = CONFIGS["A and B"]
     fits = {trans: guarded(variant(text), dtype, trans) for trans in TRANS}
-    planted = [Planted(what, fits[trans], old, new, dtype, trans) for what, old, new, trans in PACKING_FAULTS]
+    planted = [Planted(name, fits[trans], old, new, dtype, trans) for name, old, new, trans in PACKING_FAULTS]
     planted += [Planted(f"unfaulted {trans}", fits[trans], "", "", dtype, trans) for trans in TRANS]
     assert_caught(planted, tmp_path)
 
@@ -251,14 +251,14 @@ def test_every_fault_of_packing_is_caught_and_the_unfaulted_text_passes(tmp_path
 
 
 @pytest.mark.parametrize(("shape", "per_sm", "sm_count", "own"), [
-    ("64x64x64", 1, 5, 0),  # one tile for all
+    ("64x64x64", 1, 5, 0),  # all CTAs share one tile
     ("256x64x64", 1, 5, 0),
-    ("320x64x64", 1, 5, 5),  # nothing is over
+    ("320x64x64", 1, 5, 5),  # no tile is left over
     ("384x64x64", 1, 5, 5),
     ("1024x1024x64", 1, 5, 255),
     ("1024x1024x64", 3, 100, 0),
 ])  # fmt: skip
-def test_a_cta_for_each_tile_but_those_that_are_over(shape: str, per_sm: int, sm_count: int, own: int) -> None:
+def test_each_tile_has_a_cta_but_those_left_over_by_waves(shape: str, per_sm: int, sm_count: int, own: int) -> None:
     config, problem, ctas = variant("simt:", stream_k=per_sm), Problem.parse(shape), per_sm * sm_count
     assert config.launch_config(problem, sm_count).grid == (ctas + own, 1, 1)
     assert config.workspace_bytes(problem, sm_count) == ctas * (2 * 64 * 64 * 4 + 4)
@@ -267,13 +267,13 @@ def test_a_cta_for_each_tile_but_those_that_are_over(shape: str, per_sm: int, sm
 @pytest.mark.parametrize(("text", "reason"), [
     ("simt:stream_k=4,reduce=cluster", "share out k by split_k"),
     ("simt:stream_k=4,load=cp_async,stages=3,l2_prefetch=1", "the CTA has one tile of C"),
-    ("simt:stream_k=4,load=tma,block_k=32,k_inner_a=1", "one tile of C"),
+    ("simt:stream_k=4,load=tma,block_k=32,k_inner_a=1", "no cluster, stream-K"),
 ])  # fmt: skip
-def test_what_stream_k_cannot_be_is_refused(text: str, reason: str) -> None:
+def test_impossible_configs_of_stream_k_are_refused(text: str, reason: str) -> None:
     assert any(reason in each for each in rejections(Problem.parse("256"), variant(text), TYPICAL["sm_90a"]))
 
 
-def test_the_model_sees_what_it_gains() -> None:
+def test_the_model_predicts_the_gain_of_stream_k() -> None:
     plain = "dmma:128x128x16,warp=32x64,stages=3,fragments=double"
     for shape, least, most in (("3000", 0.85, 0.97), ("4096", 0.95, 1.0), ("4096x4224x4096", 1.0, 1.05)):
         problem = Problem.parse(shape, "double")
@@ -288,18 +288,18 @@ LOOP = "simt:16x16x8,thread=2x4,stream_k=4"
 SLICES = "simt:16x32x16,thread=4x4,lanes_m=4,slices=2,load=cp_async,stages=3,stream_k=1"
 TENSOR = "dmma:16x16x8,warp=16x8,stages=3,raster=4,stream_k=4"
 CPU_LIMIT_S = 5.0
-"""Seconds of the processor after which a kernel counts as endless: one that waits for a CTA that never comes."""
+"""Seconds of the processor after which a kernel counts as endless, as one that waits for a CTA that never comes."""
 BACKWARDS = (
     "    const StreamK stream(",
     "    const uint3 it = blockIdx, blockIdx = {it.x < stream_ctas ? stream_ctas - 1 - it.x : it.x, 0, 0};\n"
     "    const StreamK stream(",
 )
-"""CTAs take their parts from the last one to the first: on the host, where they run in turn, what begins a tile comes
-when all else is there."""
+"""A replacement by which CTAs take their parts from the last to the first. On the host, where CTAs run one after the
+other, the CTA that begins a tile then comes after all others of the tile."""
 SHARED = "dmma:32x32x16,warp=32x16,stages=3,shared=1,stream_k=1"
 SM_COUNTS = {SLICES: 7, SHARED: 5}
 SHAPES = ((66, 36, 44), (64, 32, 96), (4, 4, 4), (68, 36, 8))
-"""Tiles that are over and others, fewer tiles than CTAs, one vector, and tiles of C with one of k each."""
+"""Shapes with and without tiles left over, with fewer tiles than CTAs, of one vector, and of one tile along k."""
 STREAM_K_FAULTS = (
     ("one tile too few shared", "tiles_of_c % ctas)", "tiles_of_c % ctas - 1)", LOOP),
     ("no tile shared", "tiles_of_c < ctas ? tiles_of_c : tiles_of_c % ctas", "0", LOOP),
@@ -314,7 +314,7 @@ STREAM_K_FAULTS = (
     ("counter not put back", "if (*last) *counter = 0;", "", LOOP),
     ("CTAs counted instead of tiles of k", "last, part, stream.tiles)", "last, 1, stream.tiles)", TENSOR),
     ("counters where accumulators are", "= counters + tile;", "= reinterpret_cast<unsigned*>(workspace) + tile;", LOOP),
-    ("accumulators kept before all else is there", "load_acquire(counter) == stream.tiles - part", "true", TENSOR),
+    ("accumulators kept before other parts are there", "load_acquire(counter) == stream.tiles - part", "true", TENSOR),
     ("end of a tile taken for its beginning", "at == begin && load_acquire(counter) ==", "load_acquire(counter) ==",
      LOOP),
     ("CTA that begins the tile added twice", "unsigned each = from + 1;", "unsigned each = from;", LOOP),
@@ -327,7 +327,7 @@ STREAM_K_FAULTS = (
 )  # fmt: skip
 FAULTS_BACKWARDS = (
     (
-        "counter not put back by who keeps its accumulators",
+        "counter not put back by the CTA that keeps its accumulators",
         "stream.tiles - part;\n        if (*last) *counter = 0;",
         "stream.tiles - part;",
         LOOP,
@@ -341,7 +341,7 @@ def planted(
     name: str, text: str, old: str = "", new: str = "", dtype: str = "double", trans: str = "nn",
     before: tuple[str, str] = ("", ""),
 ) -> Planted:  # fmt: skip
-    """With C in vectors as wide as those in the workspace, for which the checks' memory is aligned."""
+    """A fault in an instance whose vectors of C are as wide as the workspace's: checks align memory for them."""
     fit = Fit(variant(text), vec_c=2 if dtype == "double" else 4)
     return Planted(name, fit, old, new, dtype, trans, SHAPES, before, SM_COUNTS.get(text, 1), cpu_limit_s=CPU_LIMIT_S)
 
@@ -359,14 +359,14 @@ def test_every_fault_of_stream_k_is_caught_and_the_unfaulted_text_passes(part: i
     assert_caught(kernels[part::PARTS], tmp_path)
 
 
-# ---- Who comes last --------------------------------------------------------------------------------------------
+# ---- The order of CTAs -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("text", [LOOP, SLICES, TENSOR, SHARED, LOOP.replace("stream_k=4", "stream_k=1")])
 @pytest.mark.parametrize("shape", ["66x36x4100", "700x900x1000"])
-def test_who_comes_last_makes_no_difference(text: str, shape: str) -> None:
-    """Forty launches on two streams: the same bits, and right ones."""
+def test_the_order_of_ctas_makes_no_difference(text: str, shape: str) -> None:
+    """Forty launches on two streams give the same bits, and the right ones."""
     device = open_device(choose("cuda"))
     config = variant(text)
     problem = Problem.parse(shape, "double" if config.family == "dmma" else "float")
@@ -375,18 +375,18 @@ def test_who_comes_last_makes_no_difference(text: str, shape: str) -> None:
     name = problem.dtype.numpy_name
     a, b = (xp.asarray(rng.random(stored), dtype=name) for stored in (problem.stored_a, problem.stored_b))
     streams = [xp.cuda.Stream(non_blocking=True, priority=priority) for priority in (0, -1)]
-    made = [[xp.empty((problem.m, problem.n), name) for _ in range(20)] for _ in streams]
+    outputs = [[xp.empty((problem.m, problem.n), name) for _ in range(20)] for _ in streams]
     xp.cuda.Device().synchronize()
     for each in range(20):
-        for stream, results in zip(streams, made, strict=True):
+        for stream, results in zip(streams, outputs, strict=True):
             with stream:
                 kernel.launch(*map(on_device, (a, b, results[each])))
     xp.cuda.Device().synchronize()
-    seen = {xp.asnumpy(result).tobytes() for results in made for result in results}
-    assert len(seen) == 1
-    wanted = xp.asnumpy(a).astype(float) @ xp.asnumpy(b).astype(float)
-    got = np.frombuffer(seen.pop(), name).reshape(wanted.shape)
-    assert np.abs(got - wanted).max() < problem.k * float(np.finfo(name).eps) * wanted.max()
+    distinct = {xp.asnumpy(result).tobytes() for results in outputs for result in results}
+    assert len(distinct) == 1
+    expected = xp.asnumpy(a).astype(float) @ xp.asnumpy(b).astype(float)
+    got = np.frombuffer(distinct.pop(), name).reshape(expected.shape)
+    assert np.abs(got - expected).max() < problem.k * float(np.finfo(name).eps) * expected.max()
 
 
 # ---- The cooperative split-K reduction --------------------------------------------------------------------------
@@ -398,7 +398,7 @@ def test_who_comes_last_makes_no_difference(text: str, shape: str) -> None:
     ("dmma:split_k=8,reduce=cluster", 1), ("simt:block_m=32,block_n=32,split_k=8", 1),
     ("simt:block_m=32,block_n=32,split_k=16", 16), ("dmma:split_k=64,shared=1", 1), ("skinny:split_k=64", 1),
 ])  # fmt: skip
-def test_how_many_ctas_add_up_a_part(text: str, ctas: int) -> None:
+def test_number_of_ctas_that_add_up_a_tile(text: str, ctas: int) -> None:
     config = variant(text)
     dtype = "double" if config.family == "dmma" else "float"
     assert config.cooperative_ctas == ctas
@@ -406,7 +406,7 @@ def test_how_many_ctas_add_up_a_part(text: str, ctas: int) -> None:
     assert ("reduce_cooperative(" in code) == (ctas > 1)
 
 
-# ---- Planted faults: on the host CTAs run one after the other, and all but the last of a tile give up -----------
+# ---- Planted faults; on the host CTAs run one after the other, so that all but the last of a tile give up ---------
 
 LINES = "simt:32x32x8,thread=4x4,lanes_m=8,split_k=16"
 REDUCED_SLICES = "simt:32x32x16,thread=4x4,lanes_m=8,slices=2,split_k=16"
@@ -415,7 +415,7 @@ PIECES = "dmma:96x16x16,warp=48x16,stages=3,split_k=12"
 MANY = "simt:64x64x8,thread=8x8,lanes_m=4,split_k=8"
 REDUCED_TENSOR = "dmma:32x32x16,warp=32x16,stages=3,slices=2,split_k=24"
 REDUCED_SHAPES = ((66, 36, 130), (64, 32, 256), (4, 4, 4))
-"""Several tiles with ragged edges, whole tiles with a tile of k for each block, and one vector."""
+"""Several tiles with ragged edges, whole tiles with a tile along k for each CTA, and one vector."""
 REDUCTION_FAULTS = (
     ("first to come taken for the last", "came(seen) == kSplitK - 1", "came(seen) == 0", LINES),
     ("parts that are left to the last forgotten", "parts |= left_to_last(seen);", "", LINES),
@@ -447,7 +447,7 @@ REDUCTION_FAULTS = (
 
 
 def fit_for(text: str, dtype: str = "double") -> Fit:
-    """With C in vectors as wide as those in the workspace, for which the checks' memory is aligned."""
+    """The instance whose vectors of C are as wide as the workspace's: checks align memory for them."""
     return Fit(variant(text), vec_c=2 if dtype == "double" or text == UNEQUAL else 4)
 
 
@@ -471,9 +471,9 @@ def test_every_fault_of_the_reduction_is_caught_and_the_unfaulted_text_passes(pa
 @pytest.mark.parametrize(
     "text", [LINES, REDUCED_SLICES, PIECES, MANY, REDUCED_TENSOR, REDUCED_SLICES.replace("split_k=16", "split_k=128")]
 )
-@pytest.mark.parametrize("shape", ["66x36x4100", "700x900x2000"])  # tiles of which all run at a time, and a few do
-def test_who_waits_and_who_gives_up_makes_no_difference(text: str, shape: str) -> None:
-    """CTAs that wait, that give up at once, and that give up or not as it comes, on two streams: the same bits."""
+@pytest.mark.parametrize("shape", ["66x36x4100", "700x900x2000"])  # all tiles run at a time, and a few of many
+def test_ctas_that_wait_and_that_give_up_make_no_difference(text: str, shape: str) -> None:
+    """CTAs wait, give up at once, or give up after a while. Bits are the same in all launches on two streams."""
     device = open_device(choose("cuda"))
     config = variant(text)
     problem = Problem.parse(shape, "double" if config.family == "dmma" else "float")
@@ -485,21 +485,21 @@ def test_who_waits_and_who_gives_up_makes_no_difference(text: str, shape: str) -
     patience = "kPatience = 1 << 18"
     assert patience in source.code
 
-    seen = set()
+    distinct = set()
     for clocks in ("1 << 18", "0", "2000"):
-        text_of = replace(source, code=source.code.replace(patience, f"kPatience = {clocks}"))
-        kernel = Kernel(device, problem, fit, text_of, compile_cached(device.compiler, text_of))
+        changed = replace(source, code=source.code.replace(patience, f"kPatience = {clocks}"))
+        kernel = Kernel(device, problem, fit, changed, compile_cached(device.compiler, changed))
         streams = [xp.cuda.Stream(non_blocking=True, priority=priority) for priority in (0, -1)]
-        made = [[xp.empty((problem.m, problem.n), name) for _ in range(20)] for _ in streams]
+        outputs = [[xp.empty((problem.m, problem.n), name) for _ in range(20)] for _ in streams]
         xp.cuda.Device().synchronize()
         for each in range(20):
-            for stream, results in zip(streams, made, strict=True):
+            for stream, results in zip(streams, outputs, strict=True):
                 with stream:
                     kernel.launch(*map(on_device, (a, b, results[each])))
         xp.cuda.Device().synchronize()
-        seen |= {xp.asnumpy(result).tobytes() for results in made for result in results}
-    assert len(seen) == 1
-    wanted = xp.asnumpy(a).astype(float) @ xp.asnumpy(b).astype(float)
-    (bits,) = seen
-    got = np.frombuffer(bits, name).reshape(wanted.shape)
-    assert np.abs(got - wanted).max() < problem.k * float(np.finfo(name).eps) * wanted.max()
+        distinct |= {xp.asnumpy(result).tobytes() for results in outputs for result in results}
+    assert len(distinct) == 1
+    expected = xp.asnumpy(a).astype(float) @ xp.asnumpy(b).astype(float)
+    (bits,) = distinct
+    got = np.frombuffer(bits, name).reshape(expected.shape)
+    assert np.abs(got - expected).max() < problem.k * float(np.finfo(name).eps) * expected.max()

@@ -1,4 +1,4 @@
-"""The simt family: products on the host device, planted faults, rules, and what the compiler makes of it."""
+"""The simt family: products on the host device, planted faults, rules, and machine code."""
 
 import itertools
 import random
@@ -17,7 +17,7 @@ from tilewright.codegen.problem import DType, Problem
 from tilewright.codegen.render import render
 from variants import changed, field, instance_of, one_each, variant
 
-# One for each way through the template; together all transposes meet every one.
+# One for each path through the template. Every config takes all transposes in turn.
 CONFIGS = {
     "registers": "32x32x8",
     "registers, fragments double, 16 rows": "128x64x8,thread=16x4,lanes_m=4,fragments=double,raster=4",
@@ -215,7 +215,7 @@ class TestSimt(KernelConformance):
     fault_parts = 4
 
     def config(self, text: str, trans: str = "nn") -> Config:
-        """Rows of operands run along k as far as the transposes allow."""
+        """The config of a text, with k innermost in tiles only where the transposes allow it."""
         config = variant(f"simt:{text}")
         k_inner_a = int(bool(field(config, "k_inner_a")) and trans[0] == "n")
         k_inner_b = int(bool(field(config, "k_inner_b")) and trans[1] == "t")
@@ -272,11 +272,11 @@ def test_alignment_workspace_and_large_shared_memory() -> None:
 def test_a_shared_memory_epilogue_needs_room_for_a_row_of_each_thread() -> None:
     plain = variant("simt:64x128x8,thread=2x8")
     bytes_of = [changed(plain, shared=shared).smem_bytes(DType.FLOAT) for shared in (0, 1)]
-    # 4 x 4 warps of 8 rows; each 32 wide and, so that four rows of a write meet in no bank, 8 spare.
+    # 4 x 4 warps of 8 rows, which have 32 columns, and 8 to spare so that four rows of a write meet in no bank.
     assert bytes_of == [2 * 8 * (64 + 4 + 128 + 4) * 4, 16 * 8 * (32 + 8) * 4]
 
 
-# ---- What the compiler makes of it -----------------------------------------------------------------------------
+# ---- Machine code ----------------------------------------------------------------------------------------------
 
 
 ENDINGS = (
@@ -285,21 +285,22 @@ ENDINGS = (
     ("64x32x16,thread=4x4,slices=4,split_k=4,shared=1", "double"),
     ("32x64x32,thread=8x8,lanes_m=4,fragments=double,slices=4,split_k=16", "float"),
 )
+"""Configs with epilogues of several kinds, and types. They are compiled besides a sample."""
 
 
 def of(shape: str, dtype: str = "float", trans: str = "nn", target: str = "sm_90a") -> list[Any]:
-    """The configs that a search tries for a problem."""
+    """Configs that a search tries for a problem."""
     return tried(Problem.parse(shape, dtype, trans), target)
 
 
 def sample() -> list[Row]:
-    """The same instances for every target that can run them, and some of each mechanism."""
+    """Instances of all mechanisms, each for all targets that can run it."""
     generator = random.Random(3)
     rows: list[tuple[str, str, str]] = []
 
     def add(count: int, configs: list[Any], dtype: str = "float", trans: str = "nn") -> None:
-        chosen = generator.sample(configs, min(count, len(configs)))
-        rows.extend((str(config), dtype, trans) for config in chosen)
+        drawn = generator.sample(configs, min(count, len(configs)))
+        rows.extend((str(config), dtype, trans) for config in drawn)
 
     for trans, count in (("nn", 10), ("nt", 5), ("tn", 3)):
         problem = Problem.parse("1024", "float", trans)
@@ -318,12 +319,12 @@ def sample() -> list[Row]:
     rows += [(str(changed(each, interleave=groups)), "float", "nn") for groups, each in zip((2, 4) * 3, copied)]
     rows += [(str(variant(f"simt:{text}")), dtype, "nn") for text, dtype in ENDINGS]
     rows = [row for row in rows if serves(parse(row[0]), Problem.parse("1024", *row[1:]), SM_90)]
-    found = list(itertools.product((instance for (instance,) in one_each(rows)), TARGETS))
-    return [(text, target) for text, target in found if is_served(text, target)]
+    pairs = list(itertools.product((instance for (instance,) in one_each(rows)), TARGETS))
+    return [(text, target) for text, target in pairs if is_served(text, target)]
 
 
 def is_served(text: str, target: str) -> bool:
-    """Whether the target can hold the instance's config."""
+    """Whether the target can run the instance."""
     problem, fit = instance_of(text)
     return serves(fit.config, problem, TYPICAL[target])
 

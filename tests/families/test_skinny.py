@@ -1,4 +1,4 @@
-"""The skinny family: products on the host device, planted faults, rules, and what the compiler makes of it."""
+"""The skinny family: products on the host device, planted faults, rules, and machine code."""
 
 import random
 from itertools import product
@@ -15,7 +15,7 @@ from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from variants import one_each, variant
 
-# One for each way through the template; both short sides and all transposes meet every one.
+# One for each path through the template. Each is tried with both short sides and all transposes.
 WAYS = {
     "vector, warps share k": "block_short=1,thread_long=4,thread_k=8,lanes_k=4,warps_k=4,resident_k=128",
     "lanes share k": "block_short=2,thread_long=4,thread_k=4,lanes_k=32,warps_long=2,warps_k=1,resident_k=128",
@@ -111,13 +111,13 @@ class TestSkinny(KernelConformance):
     unfaulted_trans = "nn", "nt"
 
     def sizes(self, tile: Shape, turn: int) -> list[Shape]:
-        """More steps of k than wait of the small operand in shared memory, too."""
+        """Sizes around a tile, and a k of which shared memory holds only a part of the small operand."""
         m, n, _ = tile
         around = product(*(sorted({1, t, t + 1, 2 * t + 3}) for t in tile))
         return [*around, *product((1, m + 1), (3, n), (700,))]
 
     def fault_shapes(self, config: Config) -> tuple[Shape, ...]:
-        """Ragged CTAs both ways and several rounds of k, whole tiles, and one element or vector."""
+        """Ragged tiles with several rounds of k, whole tiles, and one element or vector."""
         m, n, k = config.cta_tile
         return (m + 3, n + 3, 3 * 128 + 5), (2 * m, n, 4 * k), (1, 1, 1)
 
@@ -145,11 +145,11 @@ def test_alignment_workspace_and_large_shared_memory() -> None:
     assert "extern __shared__" in code
 
 
-# ---- What the compiler makes of it -----------------------------------------------------------------------------
+# ---- Machine code ----------------------------------------------------------------------------------------------
 
 
 def sample() -> list[Row]:
-    """The same instances for every target."""
+    """Instances, each for all targets."""
     generator = random.Random(3)
     rows = []
     for shape, dtype, count in (

@@ -1,13 +1,12 @@
 """The small family: batches of small matrices on the host device, planted faults, and rules."""
 
 import math
-import multiprocessing
-import sys
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from faults import holds_in_a_process
 from products import SCALARS, TRANS, QuickDevice, check_batch, exact, integers
 from quick import TYPICAL, compile_together
 from tilewright.codegen.config import MAX_STATIC_SMEM_BYTES
@@ -32,19 +31,17 @@ CONFIGS = (
     ("small:8x1x6,load=cp_async,block_threads=64", (1, 6, 33)),
     ("small:1x13x4,load=cp_async,block_threads=64", (15, 20, 7)),
 )
-"""Configs and sizes: tiles of threads that divide C and that do not, one item a thread, several and less than one; runs
-that begin anywhere in a vector, and rows of a thread that lie together and apart."""
+"""Configs and sizes. Tiles of threads divide C or not, and a thread has one tile, several or less than one. Runs begin
+anywhere in a vector, and rows of a thread lie together or apart."""
 BEHIND = 4096
-"""Elements behind C."""
-WRONG = 3
-"""Exit status of a process whose products were wrong; a signal ends it below 0, an exception by 1."""
+"""Number of elements after C that must not be written."""
 OUTSIDE = 77.0
-"""Value of what lies around C."""
+"""Value of the elements around C."""
 
 
 def run(kernel: Kernel, alpha: float, beta: float, starts: int = 0) -> bool:
-    """Whether the products of matrices without gaps are right to the bit, and nothing behind C was written. A and B are
-    NaN where alpha is 0, and C where beta is. Operands begin `starts` elements behind an aligned address."""
+    """Whether the products of matrices without gaps are right to the bit, and nothing around C was written. A and B
+    are NaN where alpha is 0, and C where beta is. Operands begin `starts` elements after an aligned address."""
     problem, one = kernel.problem, replace(kernel.problem, batch=1)
     operands = [integers(one, seed % 7) for seed in range(problem.batch)]
 
@@ -60,15 +57,15 @@ def run(kernel: Kernel, alpha: float, beta: float, starts: int = 0) -> bool:
     whole, c = laid([each[2] for each in operands], beta == 0, OUTSIDE)
     lds = problem.stored_a[1], problem.stored_b[1], problem.n
     kernel.laid(*lds)(0, False, *(each.ctypes.data for each in (a, b, c)), alpha, beta)
-    wanted = np.concatenate([exact(one, *each, alpha, beta).ravel() for each in operands])
-    right = np.array_equal(c, wanted)
+    expected = np.concatenate([exact(one, *each, alpha, beta).ravel() for each in operands])
+    right = np.array_equal(c, expected)
     c[:] = OUTSIDE
     return right and bool((whole == OUTSIDE).all())
 
 
 @pytest.mark.parametrize(("text", "shape"), CONFIGS)
 def test_products_of_every_layout(text: str, shape: tuple[int, int, int]) -> None:
-    """Batches around the products of a CTA, without gaps, with gaps and repeated operands, aligned and not."""
+    """Batches of about as many products as a CTA has, without gaps, with gaps and repeated operands, aligned or not."""
     config, device = parse(text), QuickDevice()
     kinds = [(dtype, trans) for dtype in ("float", "double") for trans in TRANS][:: 3 if math.prod(shape) > 300 else 1]
     problems = [Problem(*shape, dtype, trans=trans, batch=6) for dtype, trans in kinds]
@@ -119,7 +116,7 @@ FAULTS = (
     ("inner step for the outer one", "batch.outer_step[x] +", "batch.inner_step[x] +"),
     ("gaps ignored", "* ldc + within % kN", "* kN + within % kN"),
 )
-"""Changes of the text, each of which the products above must notice."""
+"""Faults: changes of the text, each of which the products above must catch."""
 FAULTS_OF_RUNS = (
     ("copied from the first element", "shared -= skew, from -= skew, ", ""),
     ("skew of A for B", "shared + kRunA + b_skew", "shared + kRunA + a_skew"),
@@ -136,7 +133,7 @@ FAULTS_OF_RUNS = (
     ("rows of other threads", "kFirstStep = TileA::kRow % 2 ? kThreadM : 1", "kFirstStep = 1"),
     ("gaps ignored", "* ldc + within % kN", "* kN + within % kN"),
 )  # fmt: skip
-"""Changes of the text that copies whole runs."""
+"""Faults in the text of kernels that copy whole runs."""
 ALL_FAULTS = [
     pytest.param(text, old, new, id=f"{text.partition(',')[0][6:]} {name}")
     for text, faults in ((THROUGH_REGISTERS, FAULTS), (AS_A_RUN, FAULTS_OF_RUNS))
@@ -145,29 +142,19 @@ ALL_FAULTS = [
 
 
 @pytest.mark.parametrize(("text", "old", "new"), ALL_FAULTS)
-def test_faults_are_noticed(text: str, old: str, new: str) -> None:
-    assert not right_in_a_process(text, old, new)
-
-
-def right_in_a_process(text: str, old: str, new: str) -> bool:
-    """Whether products are right with a change of the text, in a process that the change may end."""
-    context = multiprocessing.get_context("fork")
-    process = context.Process(target=lambda: sys.exit(0 if right(text, old, new) else WRONG))
-    process.start()
-    process.join()
-    assert process.exitcode != 1, "the child ended by an exception"
-    return process.exitcode == 0
+def test_faults_are_caught(text: str, old: str, new: str) -> None:
+    assert not holds_in_a_process(lambda: right(text, old, new))
 
 
 @pytest.mark.parametrize("text", [THROUGH_REGISTERS, AS_A_RUN])
 def test_the_text_without_a_fault_passes(text: str) -> None:
-    assert right_in_a_process(text, "kThreads", "kThreads")
-    assert right_in_a_process(text, "ldc", "ldc")
+    assert holds_in_a_process(lambda: right(text, "kThreads", "kThreads"))
+    assert holds_in_a_process(lambda: right(text, "ldc", "ldc"))
 
 
 def right(text: str, old: str, new: str) -> bool:
-    """Whether products are right with a change of the text: of the instance for matrices with gaps, if it is in lines
-    of that one alone."""
+    """Whether products are right with a change of the text. A change in a line for gaps is made in the instance for
+    matrices with gaps, any other in the instance for matrices without."""
     gaps = any(word in old for word in ("ldc", "outer_step"))
     problem, config, device = Problem(5, 7, 3, batch=10), parse(text), QuickDevice()
     plain = prepare(device, problem, config, aligned=not gaps)
@@ -200,7 +187,7 @@ def passes(kernel: Kernel) -> bool:
     ],
 )
 @pytest.mark.fast
-def test_what_cannot_be_is_refused(text: str, shape: str, batch: int, reason: str) -> None:
+def test_impossible_configs_are_refused(text: str, shape: str, batch: int, reason: str) -> None:
     reasons = list(rejections(Problem.parse(shape, batch=batch), parse(text), TYPICAL["sm_90a"]))
     assert any(reason in each for each in reasons), reasons
 
@@ -214,7 +201,7 @@ def test_a_config_without_a_batch_is_refused_in_one_line() -> None:
 
 
 def test_shared_memory_counts_the_distances_to_the_matrices() -> None:
-    """The instance for any distances declares them beside the matrices, which a launch passes: both count."""
+    """The instance for any distances holds them in static memory, which counts besides the memory of matrices."""
     problem, config, target = Problem(2, 2, 2, batch=600), parse("small:512x2x2,block_threads=512"), TYPICAL["sm_90a"]
     launch = config.launch_config(problem, target.sm_count)
     declared = 3 * 512 * 8

@@ -1,5 +1,5 @@
-"""The families mma and wgmma, whose operands are split into terms first: products on the host device, special values,
-errors of schemes, and planted faults."""
+"""The families mma and wgmma, whose operands a kernel before splits into terms: products on the host device, special
+values, errors of schemes, and planted faults."""
 
 import re
 from dataclasses import replace
@@ -45,14 +45,14 @@ def problem_for(config: Config, shape: str, trans: str = "nn") -> Problem:
 
 
 def kernel_for(text: str, shape: str = "64x64x64", trans: str = "nn") -> Kernel:
-    """The instance that serves any size and alignment, for some shape."""
+    """The instance that serves any size and alignment, for a shape."""
     config = parse(text)
     return instance(QuickDevice(), problem_for(config, shape, trans), guarded(config, "float", trans))
 
 
 # ---- Planted faults --------------------------------------------------------------------------------------------
 
-# One text for the faults of both schemes but where a line is there for one alone.
+# TYPE stands for the type of terms, by which the texts of the two schemes differ.
 FAULTS = {
     "promotion lost": ("sums[e] += acc[e];", ""),
     "sums promoted twice": ("acc[e] = 0;", ""),
@@ -151,11 +151,11 @@ FAULTS_OF_WGMMA = {
     "magnitudes of the cluster's other CTAs lost": ("&own.most, each)", "&own.most, rank)"),
 }
 UNITS: Shape = (222, 70, 520)
-"""Several CTAs or clusters split each operand."""
+"""A shape of which several CTAs or clusters split each operand."""
 ONE: Shape = (1, 1, 1)
 TRANS_OF = {"column": "tn", "along": "nt", "rest": "tt", "unit": "nn"}
-"""How operands lie for faults of what reads rows along k, of what reads columns, and of which CTA splits what: by a
-word of their names."""
+"""Transposes by a word in the name of a fault: for faults in reading columns or rows along k, and in sharing out the
+units to CTAs."""
 SCHEMES = {
     "fp16x3": "32x32x32,warp=16x16",
     "bf16x6": "32x32x32,warp=16x16,scheme=bf16x6,promote=16",
@@ -163,7 +163,7 @@ SCHEMES = {
 
 
 def faults_of_mma() -> list[Fault]:
-    """The faults in a config of each scheme."""
+    """The faults, in a config of each scheme."""
     listed = []
     for (scheme, text), (number, (name, fault)) in product(SCHEMES.items(), enumerate(FAULTS.items())):
         old, new = (line.replace("TYPE", "f16" if scheme == "fp16x3" else "bf16") for line in fault)
@@ -175,7 +175,7 @@ def faults_of_mma() -> list[Fault]:
 
 
 class SplitTermConformance(TermConformance):
-    """Families with a kernel before the product, which splits the operands."""
+    """Tests of families with a kernel before the product, which splits the operands."""
 
     turns = (tuple(("float", trans) for trans in TRANS),)
     unfaulted_trans = TRANS
@@ -212,29 +212,29 @@ PLANTED_WGMMA = {
 
 
 def _faults_of_wgmma(text: str) -> dict[str, tuple[str, str]]:
-    """The faults whose line the config has, and a tile of which shows them."""
+    """Faults whose line is in the text of the config and that its tiles can show."""
     config = variant(f"wgmma:{text}")
     source = rendered(problem_for(config, "64x64x64"), guarded(config))
     code = source.code + (source.preparation.code if source.preparation else "")
-    found = {name: fault for name, fault in FAULTS_OF_WGMMA.items() if fault[0] in code}
+    faults = {name: fault for name, fault in FAULTS_OF_WGMMA.items() if fault[0] in code}
     if config.cta_tile[0] == 64:
-        del found["rows of the first warpgroup for all"]
+        del faults["rows of the first warpgroup for all"]
     block_k, promote = config.cta_tile[2], dict(config.values)["promote"]
     if promote >= block_k:
-        del found["second interval of a tile lost"]
+        del faults["second interval of a tile lost"]
     if promote <= block_k:
-        del found["stage filled before it is read"]
-    if "ordered" not in text:  # the warpgroups of the twin end at the same time
-        del found["written where tiles are still read"]
-    return found
+        del faults["stage filled before it is read"]
+    if "ordered" not in text:  # warpgroups of the host device end at the same time
+        del faults["written where tiles are still read"]
+    return faults
 
 
 def faults_of_wgmma() -> list[Fault]:
-    """The faults in the configs that show them."""
+    """The faults, in the configs that show them."""
     listed = []
     for scheme, (text, shape) in PLANTED_WGMMA.items():
         for number, (name, (old, new)) in enumerate(_faults_of_wgmma(text).items()):
-            across = "k" in name.split() or "CTAs" in name  # columns, whose k CTAs share where it is long enough
+            across = "k" in name.split() or "CTAs" in name  # CTAs share a long k of columns
             trans, shapes = "tn" if across else TRANS[number % 4], ((5, 9, 600),) if "CTAs" in name else (shape, ONE)
             if "unit" in name:
                 trans, shapes = "nn", (UNITS,)
@@ -242,7 +242,7 @@ def faults_of_wgmma() -> list[Fault]:
     return listed
 
 
-def test_every_fault_of_wgmma_is_one_of_some_config() -> None:
+def test_every_fault_of_wgmma_is_planted_in_some_config() -> None:
     assert {name for text, _ in PLANTED_WGMMA.values() for name in _faults_of_wgmma(text)} == FAULTS_OF_WGMMA.keys()
 
 
@@ -271,8 +271,8 @@ class TestWgmma(SplitTermConformance):
 @pytest.mark.parametrize("trans", ["nt", "tn"])
 @pytest.mark.parametrize("name", ["halves, narrow warps", "wgmma, halves", "wgmma, bfloat16s"])
 def test_long_rows_are_split_by_many_warps_some_of_them_more_than_once(name: str, trans: str, k: int) -> None:
-    """A row along k by four warps of a CTA, 2048 steps each at a time; 32 rows across k by 4 or 32 warps, 64 steps
-    each."""
+    """Four warps of a CTA split a row along k, 2048 steps each at a time. Across k, 4 or 32 warps split 32 rows, 64
+    steps each."""
     kernel = kernel_for(CONFIGS[name], f"5x3x{k}", trans)
     check(kernel, 1.0, 0.0, k % 4)
     a, b, _ = integers(kernel.problem, 5)
@@ -286,8 +286,8 @@ def test_long_rows_are_split_by_many_warps_some_of_them_more_than_once(name: str
 
 @pytest.mark.parametrize("trans", ["nn", "tt"])
 @pytest.mark.parametrize("name", ["halves", "wgmma, halves", "wgmma, bfloat16s"])
-def test_the_largest_element_is_found_wherever_it_lies(name: str, trans: str) -> None:
-    """Each warp and CTA that splits has a part of k; a magnitude that is missed makes terms overflow."""
+def test_the_largest_element_counts_at_every_place(name: str, trans: str) -> None:
+    """Each warp and CTA reads a part of k. Terms overflow where the magnitude of a part is missed."""
     kernel = kernel_for(CONFIGS[name], "5x3x1300", trans)
     for place in (0, 63, 64, 127, 128, 200, 511, 512, 640, 1023, 1024, 1299):
         op_a, op_b = np.ones((5, 1300), np.float32), np.ones((1300, 3), np.float32)
@@ -299,9 +299,9 @@ def test_the_largest_element_is_found_wherever_it_lies(name: str, trans: str) ->
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_factors_that_are_no_normal_numbers_are_taken_off(name: str) -> None:
-    """Powers of two of a row and of a column make a factor that underflows where both are of small numbers, one that
-    overflows where both are of large ones."""
+def test_factors_beyond_normal_numbers_are_undone(name: str) -> None:
+    """The powers of two of a row and a column multiply to a factor, which underflows where both hold small numbers and
+    overflows where both hold large numbers."""
     for power in (-70, 62):
         kernel = kernel_for(CONFIGS[name], "70x66x64")
         a, b = np.full((70, 64), 2.0**power, np.float32), np.full((64, 66), 2.0 ** (power - 4), np.float32)
@@ -313,7 +313,7 @@ ERRORS = {
     Grade.NORMWISE: ("mma:32x32x32,warp=16x16", KINDS.keys() - {"graded"}),
     Grade.ELEMENTWISE: ("mma:32x32x32,warp=16x16,scheme=bf16x6", KINDS.keys()),
 }
-"""A config of each grade, and the kinds of data on which it is at least as near as IEEE arithmetic."""
+"""A config of each grade, and the kinds of data on which its errors are at most those of IEEE arithmetic."""
 
 
 @pytest.mark.parametrize("k", [512, pytest.param(4096, marks=pytest.mark.slow)])
@@ -321,22 +321,22 @@ ERRORS = {
 def test_the_error_is_at_most_that_of_ieee_arithmetic(grade: Grade, k: int) -> None:
     text, better = ERRORS[grade]
     shape = f"32x32x{k}"
-    plain, ours = kernel_for("tiled:16", shape), kernel_for(text, shape)
+    plain, kernel = kernel_for("tiled:16", shape), kernel_for(text, shape)
     for kind, make in KINDS.items():
         a, b = make(np.random.default_rng(1), 32, 32, k)
         nothing = np.zeros((32, 32), np.float32)
         exact = Exact(a, b)
-        theirs = exact.errors(run(plain.device, plain, a, b, nothing, 1.0, 0.0))
-        found = exact.errors(run(ours.device, ours, a, b, nothing, 1.0, 0.0))
-        assert found[1] <= 256, kind  # the promise of `normwise`, in units of roundoff
+        plain_errors = exact.errors(run(plain.device, plain, a, b, nothing, 1.0, 0.0))
+        errors = exact.errors(run(kernel.device, kernel, a, b, nothing, 1.0, 0.0))
+        assert errors[1] <= 256, kind  # the bound of `normwise`, in units of roundoff
         if grade is Grade.ELEMENTWISE:
-            assert found[0] <= k + 2, kind
+            assert errors[0] <= k + 2, kind
         if kind in better:
-            assert found[0] <= theirs[0], kind
+            assert errors[0] <= plain_errors[0], kind
 
 
 def test_without_promotion_the_error_is_several_times_as_large() -> None:
-    """The twin cuts sums off as tensor cores do: what the scheme is for can be seen without any."""
+    """The host device truncates sums as tensor cores do, so that the benefit of promotion shows there too."""
     kernel, device = kernel_for("mma:32x32x32,warp=16x16", "32x32x1024"), QuickDevice()
     rare = re.sub(r"kPromote( *)= 64;", r"kPromote\1= 1024;", kernel.source.code)
     assert rare != kernel.source.code

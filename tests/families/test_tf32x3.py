@@ -1,5 +1,5 @@
-"""The tf32x3 family: products on the host device, special values, errors, banks, planted faults, rules, and what the
-compiler makes of it."""
+"""The tf32x3 family: products on the host device, special values, errors, banks, planted faults, rules, and machine
+code."""
 
 import random
 from dataclasses import replace
@@ -27,7 +27,7 @@ from tilewright.runtime.check.kinds import KINDS, Exact
 from tilewright.runtime.product.kernel import Kernel, prepare
 from variants import one_each, variant
 
-# One for each way through the template; with fewer than 96 steps of k all of them multiply in float.
+# One for each path through the template. With fewer than 96 steps of k all multiply in float.
 CONFIGS = {
     "double": "32x32x32,warp=16x16,promote=16",
     "cluster, interleaved": "32x32x32,warp=32x16,promote=16,split_k=2,reduce=cluster,interleave=2,stages=2",
@@ -84,12 +84,12 @@ FAULTS = (
           SPLIT, wide=True),
     Fault("beyond A where terms cannot hold it", "Index(m - 1)", "Index(m + 60)", DOUBLE),
     Fault("slices overlap", "kSliceThreads * (kBlockK / kSlices)", "kSliceThreads * 0", SPLIT, wide=True),
-    Fault("accumulators of the tile before kept", "        Elem acc[kAcc] = {};",
+    Fault("accumulators of the last tile not reset", "        Elem acc[kAcc] = {};",
           "        static thread_local Elem acc[kAcc];", PERSISTENT),
     Fault("next tile of C left out", "each_tile += gridDim.x", "each_tile += 2 * gridDim.x", PERSISTENT),
 )  # fmt: skip
 
-# The host device makes copies NaN until they have come: their tiles would be multiplied once more in float, and right.
+# On the host device copies are NaN until they arrive. Tiles with NaN would be multiplied again in float, rightly.
 NEVER_AGAIN = ("if (__any_sync(~0u, special)) {", "if (depth < kLeastK) {")
 FAULTS_OF_COPIES = (
     ("barrier lost", "wait_copies<kStages - 2>();\n    __syncthreads();", "wait_copies<kStages - 2>();"),
@@ -134,14 +134,14 @@ class TestTf32x3(TermConformance):
         return QuickDevice(sm_count=2)
 
     def sizes(self, tile: Shape, turn: int) -> list[Shape]:
-        """Steps of k from one on, which few of are multiplied in float, to several promotions."""
+        """Sizes around a tile, with k from 1, where products are in float, to several promotions."""
         m, n, k = tile
         depths = (1, 96, 97, 99 + k, 197)
         sizes = list(product((1, m - 1, m, 2 * m + 3), (1, n - 1, n + 1), depths))
         return sizes if turn else sizes[::2]
 
     def vector_sizes(self, edge: Edge, tile: Shape) -> list[Shape]:
-        """Vectors of two elements too."""
+        """Sizes at which kernels use vectors, of two elements too."""
         m, n, k = tile
         deep = -(-96 // k) * k
         if edge is Edge.EXACT:
@@ -161,12 +161,12 @@ def problem_for(shape: str, trans: str = "nn", accuracy: str = "normwise") -> Pr
 
 
 def kernel_for(text: str, shape: str, trans: str = "nn") -> Kernel:
-    """The instance that serves any size and alignment, for some shape."""
+    """The instance that serves any size and alignment, for a shape."""
     return instance(QuickDevice(), problem_for(shape, trans), guarded(config_for(text), "float", trans))
 
 
 NOT_NUMBERS = (0x7FFFFFFF, 0x7F800001, 0xFFFFFFFF, 0xFF800001, 0x7FC00000, 0x7F800000, 0xFF800000)
-"""NaN of which a rounded term is none, and infinities: the bits."""
+"""Bits of infinities, and of NaN whose rounded terms are no NaN."""
 
 
 @pytest.mark.parametrize("word", NOT_NUMBERS)
@@ -177,14 +177,14 @@ def test_every_nan_and_infinity_is_seen(word: int) -> None:
     b[50, 4] = 0
     got = run(kernel.device, kernel, a, b, c, 1.0, 0.0)
     with np.errstate(invalid="ignore"):
-        wanted = a.astype(np.float64) @ b.astype(np.float64)
-    assert np.array_equal(got, wanted.astype(np.float32), equal_nan=True)
+        expected = a.astype(np.float64) @ b.astype(np.float64)
+    assert np.array_equal(got, expected.astype(np.float32), equal_nan=True)
     assert np.isnan(got[3, 4])
     assert np.isfinite(np.delete(got, 3, axis=0)).all()
 
 
 def altered(kernel: Kernel, old: str, new: str, folder: Path) -> Kernel:
-    """The kernel with something else in its text, compiled by itself."""
+    """The kernel with a replacement in its text, compiled alone."""
     assert old in kernel.source.code
     folder.mkdir()
     source = replace(kernel.source, code=kernel.source.code.replace(old, new, 1))
@@ -193,9 +193,9 @@ def altered(kernel: Kernel, old: str, new: str, folder: Path) -> Kernel:
 
 
 def test_products_are_in_float_where_magnitudes_are_tiny_and_not_elsewhere(tmp_path: Path) -> None:
-    made, condition = kernel_for(CONFIGS["double"], "33x20x300"), "special = depth < kLeastK"
-    kernel = altered(made, condition, condition, tmp_path / "kernel")
-    plain = altered(made, condition, "special = true", tmp_path / "plain")
+    original, condition = kernel_for(CONFIGS["double"], "33x20x300"), "special = depth < kLeastK"
+    kernel = altered(original, condition, condition, tmp_path / "kernel")
+    plain = altered(original, condition, "special = true", tmp_path / "plain")
     rng = np.random.default_rng(1)
     a, b = rng.standard_normal((33, 300)).astype(np.float32), rng.standard_normal((300, 20)).astype(np.float32)
 
@@ -208,13 +208,13 @@ def test_products_are_in_float_where_magnitudes_are_tiny_and_not_elsewhere(tmp_p
     a[5, 7], b[9, 9], a[:, 8], b[10] = 0, -0.0, 2.0**-103, -(2.0**-103)
     assert not equal().all(axis=1).any()
     a[20, 8] = -(2.0**-103) * (1 - 2.0**-24)
-    assert np.array_equal(equal().all(axis=1), np.arange(33) // 16 == 1)  # a warp's rows
+    assert np.array_equal(equal().all(axis=1), np.arange(33) // 16 == 1)  # the rows of a warp
     a[20, 8], b[10, 3] = 1, 2.0**-149
     assert np.array_equal(equal().all(axis=0), np.arange(20) < 16)
 
 
 def test_few_steps_of_k_are_multiplied_in_float() -> None:
-    """A step of k whose terms would leave out 2^-22 of the product is multiplied in float."""
+    """Terms of this step of k would lose 2^-22 of the product, so that it is multiplied in float."""
     kernel = kernel_for(CONFIGS["double"], "4x4x1")
     a, b = np.full((4, 1), 1 + 2.0**-12 + 2.0**-23, np.float32), np.full((1, 4), 1 + 3 * 2.0**-12, np.float32)
     assert (run(kernel.device, kernel, a, b, np.zeros((4, 4), np.float32), 1.0, 0.0) == a[0, 0] * b[0, 0]).all()
@@ -229,14 +229,16 @@ def test_few_steps_of_k_are_multiplied_in_float() -> None:
 )
 def test_the_error_is_at_most_that_of_ieee_arithmetic(k: int, promote: int) -> None:
     plain = prepare(QuickDevice(), Problem.parse(f"32x32x{k}"), parse("tiled:16"))
-    ours = kernel_for(f"32x32x32,warp=16x16,promote={promote}", f"32x32x{k}")
+    kernel = kernel_for(f"32x32x32,warp=16x16,promote={promote}", f"32x32x{k}")
     nothing = np.zeros((32, 32), np.float32)
     for kind, make in KINDS.items():
         a, b = make(np.random.default_rng(1), 32, 32, k)
         exact = Exact(a, b)
-        theirs, found = (exact.errors(run(each.device, each, a, b, nothing, 1.0, 0.0)) for each in (plain, ours))
-        assert found[0] <= k + 2, kind
-        assert found[0] <= theirs[0], kind
+        plain_errors, errors = (
+            exact.errors(run(each.device, each, a, b, nothing, 1.0, 0.0)) for each in (plain, kernel)
+        )
+        assert errors[0] <= k + 2, kind
+        assert errors[0] <= plain_errors[0], kind
 
 
 def test_without_promotion_the_error_is_several_times_as_large(tmp_path: Path) -> None:
@@ -255,17 +257,17 @@ def test_no_two_lanes_of_a_read_meet_in_a_bank(tmp_path: Path) -> None:
     texts = [f"{block_m}x8x{block_k},warp=16x8,stages=2,fragments=single" for _, block_k, block_m in cases]
     problems = [problem_for("64", trans) for trans, _, _ in cases]
     for case, places in zip(cases, places_read(problems, [*map(config_for, texts)], tmp_path), strict=True):
-        if case[0] == "tn":  # single elements, of all lanes at a time
+        if case[0] == "tn":  # all lanes read single elements at a time
             assert all(len(set(read % 32)) == 32 for read in places.T), case
             continue
-        # Pairs of elements: half a warp reads at a time, from 32 banks of 4 bytes.
+        # Half a warp reads pairs of elements at a time, from 32 banks of 4 bytes.
         for half, pair in product((places[:16], places[16:]), range(0, places.shape[1], 2)):
             assert (half[:, pair] % 2 == 0).all()
             assert (half[:, pair + 1] == half[:, pair] + 1).all()
             assert len(set((half[:, pair] // 2) % 16)) == 16, case
 
 
-def test_its_grade_is_elementwise() -> None:
+def test_grade_is_elementwise() -> None:
     assert config_for(CONFIGS["double"]).accuracy is Grade.ELEMENTWISE
 
 
@@ -278,7 +280,7 @@ def reasons(text: str, problem: str = "1024", accuracy: str = "elementwise", arc
     return list(rejections(Problem.parse(problem, accuracy=accuracy), variant(f"tf32x3:{text}"), TYPICAL[arch]))
 
 
-def test_it_serves_what_need_not_be_ieee_in_float() -> None:
+def test_the_family_serves_float_in_grades_below_ieee() -> None:
     assert reasons("", accuracy="ieee") == ["accuracy is no finer than the config's, elementwise"]
     assert reasons("", accuracy="normwise") == reasons("") == []
     assert reasons("", "64x64x1", "normwise") == []
@@ -307,18 +309,18 @@ def test_resources_and_text() -> None:
     assert "terms comes first" not in code
 
 
-# ---- What searches try ------------------------------------------------------------------------------------------
+# ---- Configs that searches try ----------------------------------------------------------------------------------
 
 
 def of(
     shape: str, target: str = "sm_90a", trans: str = "nn", accuracy: str = "elementwise", **values: Any
 ) -> list[Any]:
-    """The configs that a search tries for a problem."""
+    """Configs that a search tries for a problem."""
     return tried(Problem.parse(shape, "float", trans, accuracy), target, "tf32x3", **values)
 
 
 @pytest.mark.parametrize(("shape", "accuracy"), [("256x256x90", "elementwise"), ("1024", "ieee")])
-def test_it_is_not_tried_where_it_would_break_the_promise(shape: str, accuracy: str) -> None:
+def test_configs_that_would_break_the_grade_are_not_tried(shape: str, accuracy: str) -> None:
     assert all(config.least_k <= 90 for config in of(shape, accuracy=accuracy))
     assert accuracy == "elementwise" or not of(shape, accuracy=accuracy)
 
@@ -330,7 +332,7 @@ def test_small_and_narrow_products_are_tried_with_shared_k(shape: str) -> None:
     assert any(config.split_ctas > 1 or config.tile.slices > 1 for config in configs)
 
 
-# ---- What the compiler makes of it --------------------------------------------------------------------------------
+# ---- Machine code -------------------------------------------------------------------------------------------------
 
 BEST = (
     "128x64x16,warp=64x32,promote=16,stages=4,raster=8",
@@ -339,11 +341,11 @@ BEST = (
     "32x64x64,slices=4,promote=16,stages=5",
     "32x64x64,slices=4,promote=16,stages=5,split_k=4",
 )
-"""Configs that are expected to be fast: these are compiled besides a sample."""
+"""Configs that are expected to be fast. They are compiled besides a sample."""
 
 
 def sample() -> list[Row]:
-    """Instances and targets."""
+    """Instances of all mechanisms, and targets."""
     generator = random.Random(3)
     rows: list[tuple[str, str, str, str]] = []
     for target, (trans, count) in product(("sm_80", "sm_90a"), (("nn", 3), ("nt", 2), ("tn", 2), ("tt", 1))):
@@ -359,11 +361,11 @@ def test_nothing_spills_and_resources_are_as_predicted() -> None:
     assert_as_predicted(sample())
 
 
-# ---- Where copies go, as the template computes it from each thread's first -----------------------------------------
+# ---- Addresses of copies, which the template computes from the first copy of each thread ---------------------------
 
 
 def misplaced(along: bool, depth: int, extent: int, vec: int, threads: int) -> int:
-    """Copies of a tile that do not go to where their row and column of it are read."""
+    """Number of copies of a tile that do not go to the address from which their row and column are read."""
     spare = 4 if extent % 32 else 0
     width, height, pitch = (depth, extent, depth) if along else (extent, depth, extent + spare)
     per_row = width // vec
@@ -373,7 +375,7 @@ def misplaced(along: bool, depth: int, extent: int, vec: int, threads: int) -> i
             return 0 * row if depth == 8 else row // 2 % 2 * 8 if depth == 16 else row % 4 * 8
         return 0 * row if spare else row // 2 % 4 * 8
 
-    number = np.arange(height * per_row)  # of the copies, each thread's from its own number on
+    number = np.arange(height * per_row)  # numbers of the copies; a thread begins with its own number
     thread = number % threads
     row, col = thread // per_row, thread % per_row * vec
     place = row * pitch + (col ^ swap(row))
@@ -384,7 +386,7 @@ def misplaced(along: bool, depth: int, extent: int, vec: int, threads: int) -> i
 
 
 def test_copies_go_where_they_are_read() -> None:
-    """For every legal way of copying, with and without vectors, of whole and of odd tiles."""
+    """Every legal way of copying is checked, with and without vectors, for whole and odd tiles."""
     ways = set()
     choices = {leaf.name: leaf.choices for leaf in parse("tf32x3:").leaves()}
     for trans, block_m, block_k, slices in product(

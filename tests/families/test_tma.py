@@ -1,5 +1,5 @@
-"""Tiles of the simt family that come by TMA: products on the host device, planted faults, rules, and what emitted files
-say of them."""
+"""Configs of the simt family that load tiles by TMA: products on the host device, planted faults, rules, and emitted
+files."""
 
 import itertools
 from itertools import product
@@ -70,14 +70,14 @@ FAULTS = (
           "fence_proxy_async();\n    }", SLICES),
 )  # fmt: skip
 TYPES = ("float", "double"), ("double", "float")
-"""Each transpose in one type, in the other one where slow tests run."""
+"""Types of the four transposes in each turn: each transpose takes one type, in slow tests the other too."""
 
 SM_90 = TYPICAL["sm_90a"]
 NARROW = "4096x16x4096"
 PROBLEM = Problem.parse(NARROW)
 TEXT = "32x16x128,load=tma,stages=4,k_inner_a=1,fragments=double,slices=4"
 TMA = variant(f"simt:{TEXT}")
-SHAPE = "the device has TMA, and a CTA in no cluster copies for all its slices"
+SHAPE = "the device has TMA, the CTA has no cluster, stream-K or slice barriers"
 ROWS = "TMA copies rows that are aligned to 16 bytes"
 BOX = "a TMA box has at most 256 by 256 elements"
 
@@ -118,7 +118,7 @@ class TestTma(KernelConformance):
     def test_edge_grid(self, name: str, turn: int) -> None:
         for kernel in self.kernels(name, turn):
             problem, tile = kernel.problem, kernel.config.cta_tile
-            # Stored rows are whole vectors; sides that are no rows may have any length.
+            # Stored rows are whole vectors; other sides may have any length.
             free = (not problem.trans_a, problem.trans_b, problem.trans_a and not problem.trans_b)
             steps = [1 if each else 4 for each in free]
             sizes = product(*((s, t - s, t, t + s, 2 * t + s) for t, s in zip(tile, steps)))
@@ -128,7 +128,7 @@ class TestTma(KernelConformance):
                 check(prepare(kernel.device, sized(problem, tile[0] + 4, 4, 0), kernel.config), alpha, beta, 0)
 
 
-def test_rows_that_are_not_aligned_are_served_by_a_kernel_that_copies_by_cp_async() -> None:
+def test_unaligned_rows_are_served_by_a_kernel_that_copies_by_cp_async() -> None:
     kernel = prepare(HostDevice(), Problem.parse("36x16x200"), config_for(SLICES, "nn"))
     assert len(kernel.config.boxes(kernel.problem)) == 2
     check(kernel, -0.5, 2.0, 3)
@@ -162,9 +162,9 @@ def test_rows_have_to_be_aligned() -> None:
 
 
 @pytest.mark.parametrize("arch", list(ARCHES))
-def test_devices_that_have_it(arch: str) -> None:
-    given = reasons(changed(TMA, stages=2), arch=arch)
-    assert any(SHAPE in each for each in given) == (arch not in ("host", "sm_90a", "sm_100", "sm_120"))
+def test_devices_that_have_tma(arch: str) -> None:
+    refusals = reasons(changed(TMA, stages=2), arch=arch)
+    assert any(SHAPE in each for each in refusals) == (arch not in ("host", "sm_90a", "sm_100", "sm_120"))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_devices_that_have_it(arch: str) -> None:
         ("nn", "float", {"load": "cp_async"}, ()),
     ],
 )  # fmt: skip
-def test_what_a_copy_brings(trans: str, dtype: str, values: dict[str, int | str], boxes: tuple[TensorBox, ...]) -> None:
+def test_boxes_of_copies(trans: str, dtype: str, values: dict[str, int | str], boxes: tuple[TensorBox, ...]) -> None:
     problem, config = Problem.parse("4096x16x4096", dtype, trans), changed(TMA, **values)
     assert config.boxes(problem) == boxes
     assert config.launch_config(problem, 132).threads == config.threads == (160 if boxes else 128)
@@ -186,7 +186,7 @@ def test_what_a_copy_brings(trans: str, dtype: str, values: dict[str, int | str]
     assert ("const __grid_constant__ TensorMap map_b" in code) == bool(boxes)
 
 
-def test_the_unaligned_instance_copies_element_by_element_with_the_same_tiles_of_c() -> None:
+def test_the_unaligned_instance_copies_by_cp_async_with_the_same_tiles_of_c() -> None:
     deep = changed(TMA, block_k=256, stages=3, slices=8)
     unaligned = fitted(PROBLEM, deep, SM_90, aligned=False)
     assert reasons(deep) == reasons(unaligned.config) == []
@@ -195,7 +195,7 @@ def test_the_unaligned_instance_copies_element_by_element_with_the_same_tiles_of
     assert unaligned.config.cta_tile[:2] == deep.cta_tile[:2]
 
 
-def test_emitted_files_describe_both_operands_and_serve_rows_that_are_not_aligned() -> None:
+def test_emitted_files_describe_both_operands_and_serve_unaligned_rows() -> None:
     files = dict(emit(Served(PROBLEM, TMA, SM_90), "narrow").files)
     text = files["narrow.cu"]
     assert "{{32, 32}, {128, 16}}, {3, 0},  // sums, padding, packing, split terms, TMA" in text

@@ -31,8 +31,8 @@ KERNELS = {
     "mma_bf16x6": ("mma:64x64x32,warp=32x32,scheme=bf16x6,promote=32,evict_first,raster=4", RAGGED),
     "wgmma_fp16x3": ("wgmma:64x64x64,stages=2", ODD),
 }
-"""Configs and the shapes whose instances are golden, each above the kernel that prepares operands for it, one or more
-of each family, on square tiles. The machine code of many more is in machine_code.tsv."""
+"""Configs and shapes of the golden kernels, one or more of each family. The file of a kernel also holds the kernel that
+prepares its operands. The machine code of many more kernels is in machine_code.tsv."""
 ALL_MECHANISMS = (
     ("naive:8x32,edge=pad", "65"),
     ("simt:64x64x8,thread=4x4,load=registers,stages=2,fragments=single", "128"),
@@ -45,7 +45,7 @@ ALL_MECHANISMS = (
 
 
 def example_shapes() -> list[Served]:
-    """What the example in C++ multiplies: kernels of two kinds, plain enough to be read."""
+    """Kernels of the example in C++: of two kinds, and simple enough to be read."""
     arch = target_named("sm_90a")
     return [
         Served(Problem.parse("300x200x100"), parse("tiled:16"), arch),
@@ -54,7 +54,7 @@ def example_shapes() -> list[Served]:
 
 
 def help_screens() -> str:
-    """The help of every command, as a terminal of 80 columns shows it."""
+    """Help of every command, as a terminal of 80 columns shows it."""
     columns = 80 - 2  # click leaves two free
     parent = commands.make_context("tilewright", [], resilient_parsing=True, terminal_width=columns)
     screens = [commands.get_help(parent)]
@@ -64,7 +64,7 @@ def help_screens() -> str:
 
 
 def golden_files() -> dict[str, str]:
-    """Every golden file, by its path from the root, and what it should hold."""
+    """Texts that the golden files should have, by path from the root."""
     arch = target_named("sm_90a")
     golden, example = FOLDERS
     files = {}
@@ -77,7 +77,7 @@ def golden_files() -> dict[str, str]:
         files[f"{golden}/{name}_{problem.dtype.code}_nn.cu"] = "\n".join(texts)
     problem = Problem.parse(ODD, "double", "tt")
     files[f"{golden}/tiled_f64_tt.cu"] = render(problem, parse("tiled:16"), arch).code
-    # What launches and tests kernels, at its shortest and with what a kernel of each kind needs.
+    # These are the functions that launch and test kernels: for a simple kernel, and for kernels of all kinds.
     tiled = Served(Problem.parse(ODD), parse("tiled:16"), arch)
     for name, text in emit(tiled, "gemm", Layout(main=True, cmake=True)).files:
         files[f"{golden}/{name}"] = text
@@ -90,14 +90,14 @@ def golden_files() -> dict[str, str]:
 
 
 def present() -> set[str]:
-    """The golden files that lie there now, by their paths from the root."""
+    """Paths of the golden files that exist, from the root."""
     folders = (ROOT / folder for folder in FOLDERS)
     paths = (path for folder in folders for path in folder.iterdir() if path.suffix in (".cu", ".h", ".txt", ".in"))
     return {path.relative_to(ROOT).as_posix() for path in paths}
 
 
 def main() -> None:
-    """Write what changed and remove what is golden no more."""
+    """Write the files that changed and remove those that are no longer golden."""
     files = golden_files()
     for name in sorted(present() - set(files)):
         print("remove", name)

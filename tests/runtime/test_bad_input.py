@@ -1,4 +1,4 @@
-"""The library answers bad arguments: which error, naming the argument and its value, before any work."""
+"""Bad arguments raise errors that name the argument and its value, before any work is begun."""
 
 import contextlib
 import re
@@ -36,7 +36,7 @@ windows = np.lib.stride_tricks.sliding_window_view
 
 
 class GpuArray:
-    """The attributes of a CuPy array of another device, as far as the checks look."""
+    """An array of another device, with the attributes of a CuPy array that the checks read."""
 
     dtype = np.dtype(F32)
     _c_contiguous = True
@@ -48,7 +48,7 @@ class GpuArray:
 
 @pytest.fixture
 def fake_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GpuArray is what CuPy's arrays are, whether CuPy is here or not."""
+    """Makes GpuArray the class of CuPy's arrays, whether CuPy is installed or not."""
     module = SimpleNamespace(ndarray=GpuArray, cuda=SimpleNamespace(get_current_stream=None))
     monkeypatch.setitem(sys.modules, "cupy", cast(Any, module))
     monkeypatch.setattr(arrays_module, "KINDS", dict(arrays_module.KINDS))
@@ -214,7 +214,7 @@ def test_out_beside_an_operand_in_one_array_is_no_overlap(rows: slice) -> None:
 
 @pytest.mark.usefixtures("no_work", "fake_cupy")
 class TestArraysOfAnotherDevice:
-    """Arrays that say they lie on a GPU; nothing of them is touched."""
+    """Arrays that claim to lie on a GPU, and whose memory is never touched."""
 
     def test_arrays_of_two_places(self) -> None:
         for a, b, places in (
@@ -236,7 +236,7 @@ class TestFactorsOnAGpu:
     """0-d arrays of a GPU as alpha and beta."""
 
     class Factor(GpuArray):
-        """One that is copied to the processor, which is counted."""
+        """A factor that counts its copies to the processor."""
 
         copies = 0
 
@@ -252,13 +252,13 @@ class TestFactorsOnAGpu:
 
     @pytest.fixture
     def factor(self, monkeypatch: pytest.MonkeyPatch) -> Any:
-        def made(capturing: bool) -> Any:
-            found = self.Factor(capturing)
-            cuda = SimpleNamespace(get_current_stream=found.current_stream)
+        def new(capturing: bool) -> Any:
+            array = self.Factor(capturing)
+            cuda = SimpleNamespace(get_current_stream=array.current_stream)
             monkeypatch.setitem(sys.modules, "cupy", cast(Any, SimpleNamespace(ndarray=self.Factor, cuda=cuda)))
-            return found
+            return array
 
-        return made
+        return new
 
     def test_one_is_copied_to_the_processor_once_a_call(self, factor: Any) -> None:
         alpha = factor(False)
@@ -369,8 +369,8 @@ def test_arguments_of_other_types(call: Any, message: str) -> None:
     (lambda: tilewright.memory(all=1), "tilewright.memory() got an unexpected keyword argument 'all'"),
     (lambda: tilewright.clear(all=1), "tilewright.clear() got an unexpected keyword argument 'all'"),
 ])  # fmt: skip
-def test_arguments_that_there_are_none_of(call: Any, message: str) -> None:
-    """The public function is named, and no class of ours."""
+def test_arguments_that_do_not_exist(call: Any, message: str) -> None:
+    """The error names the public function, and no class within the library."""
     with pytest.raises(TypeError, match=re.escape(message)) as caught:
         call()
     assert "Library" not in str(caught.value)

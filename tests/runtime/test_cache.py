@@ -35,7 +35,7 @@ def compiler() -> FakeCompiler:
     return FakeCompiler()
 
 
-def test_a_second_time_it_is_not_compiled(root: Path, compiler: FakeCompiler) -> None:
+def test_a_kernel_is_compiled_once(root: Path, compiler: FakeCompiler) -> None:
     first = compile_cached(compiler, SOURCE)
     second = compile_cached(compiler, SOURCE)
     assert len(compiler.builds) == 1
@@ -178,7 +178,7 @@ def test_another_users_cache_is_not_used(root: Path, compiler: FakeCompiler) -> 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
 @pytest.mark.parametrize("what", [".", "kernel.bin", "info.json"])
-def test_an_entry_given_by_another_user_is_discarded(root: Path, compiler: FakeCompiler, what: str) -> None:
+def test_an_entry_owned_by_another_user_is_discarded(root: Path, compiler: FakeCompiler, what: str) -> None:
     compile_cached(compiler, SOURCE)
     os.chown(entry(root, compiler) / what, 4242, 4242)
     compile_cached(compiler, SOURCE)
@@ -205,8 +205,8 @@ def test_a_shared_temporary_folder_is_left_as_it_is(root: Path, compiler: FakeCo
 
 
 @pytest.fixture(autouse=True)
-def kept_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A cache of the test's own."""
+def template_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cache of the test's own, in which Jinja keeps compiled templates."""
     with monkeypatch.context() as patch:
         patch.setenv(settings.CACHE_VARIABLE, str(tmp_path / "cache"))
         yield tmp_path / "cache"
@@ -218,16 +218,16 @@ def text() -> str:
 
 
 @pytest.fixture
-def anew(monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[str, int]]:
-    """A function that renders as the next process would: the text, and how many templates it compiled."""
+def render_anew(monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[str, int]]:
+    """A function that renders as the next process would, and returns the text and the number of templates compiled."""
     compiled: list[str] = []
-    made = environment()._compile
+    real = environment()._compile
 
-    def noted(source: str, filename: str) -> object:
+    def counted(source: str, filename: str) -> object:
         compiled.append(filename)
-        return made(source, filename)
+        return real(source, filename)
 
-    monkeypatch.setattr(environment(), "_compile", noted)
+    monkeypatch.setattr(environment(), "_compile", counted)
 
     def rendered() -> tuple[str, int]:
         compiled.clear()
@@ -238,12 +238,12 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[str, int]]:
     return rendered
 
 
-def test_the_next_process_compiles_none(kept_root: Path, anew: Callable[[], tuple[str, int]]) -> None:
-    first, count = anew()
+def test_the_next_process_compiles_none(template_cache: Path, render_anew: Callable[[], tuple[str, int]]) -> None:
+    first, count = render_anew()
     assert count > 3
-    assert len(list((kept_root / "templates").iterdir())) == count
-    assert (kept_root / "templates").stat().st_mode & 0o777 == 0o700
-    assert anew() == (first, 0)
+    assert len(list((template_cache / "templates").iterdir())) == count
+    assert (template_cache / "templates").stat().st_mode & 0o777 == 0o700
+    assert render_anew() == (first, 0)
 
 
 @pytest.mark.parametrize(
@@ -258,45 +258,45 @@ def test_the_next_process_compiles_none(kept_root: Path, anew: Callable[[], tupl
     ids=["empty", "short", "changed", "a link", "a pipe"],
 )
 def test_a_file_that_is_not_as_it_was_written_is_made_again(
-    kept_root: Path, anew: Callable[[], tuple[str, int]], damage: Callable[[Path], object]
+    template_cache: Path, render_anew: Callable[[], tuple[str, int]], damage: Callable[[Path], object]
 ) -> None:
-    first, _ = anew()
-    damage(sorted((kept_root / "templates").iterdir())[0])
-    assert anew() == (first, 1)
-    assert anew() == (first, 0)
+    first, _ = render_anew()
+    damage(sorted((template_cache / "templates").iterdir())[0])
+    assert render_anew() == (first, 1)
+    assert render_anew() == (first, 0)
 
 
 def test_another_users_file_is_not_run(
-    kept_root: Path, anew: Callable[[], tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+    template_cache: Path, render_anew: Callable[[], tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, count = anew()
+    first, count = render_anew()
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    assert anew() == (first, count)
+    assert render_anew() == (first, count)
 
 
 @pytest.mark.parametrize("where", ["a file", "nobody's folder"])
-def test_where_nothing_can_be_kept_all_is_compiled(
-    kept_root: Path, anew: Callable[[], tuple[str, int]], where: str, monkeypatch: pytest.MonkeyPatch
+def test_without_a_usable_cache_all_templates_are_compiled(
+    template_cache: Path, render_anew: Callable[[], tuple[str, int]], where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if where == "a file":
-        kept_root.write_text("")
+        template_cache.write_text("")
     else:
         monkeypatch.setenv(settings.CACHE_VARIABLE, "~nobody-of-that-name/cache")
-    first, count = anew()
-    assert anew() == (first, count)
+    first, count = render_anew()
+    assert render_anew() == (first, count)
 
 
 def test_a_template_that_was_changed_is_compiled(
-    anew: Callable[[], tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+    render_anew: Callable[[], tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    anew()
+    render_anew()
     loader = environment().loader
     assert loader is not None
-    found = loader.get_source
+    get_source = loader.get_source
 
     def changed(within: object, name: str) -> tuple[str, str | None, object]:
-        source, file, current = found(environment(), name)
+        source, file, current = get_source(environment(), name)
         return source + ("{# more #}" if name.startswith("tiled") else ""), file, current
 
     monkeypatch.setattr(loader, "get_source", changed)
-    assert anew()[1] == 1
+    assert render_anew()[1] == 1

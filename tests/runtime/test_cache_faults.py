@@ -53,7 +53,7 @@ def _refusing(code: int, root: Path, real: Callable[..., Any]) -> Callable[..., 
 def test_a_cache_that_cannot_be_written_costs_one_warning(
     root: Path, compiler: FakeCompiler, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = compile_cached(compiler, SOURCE)
+    cached = compile_cached(compiler, SOURCE)
     other = replace(SOURCE, code=f"// other {code}")
     with monkeypatch.context() as patch:
         patch.setattr(os, "mkdir", _refusing(code, root, os.mkdir))
@@ -64,8 +64,8 @@ def test_a_cache_that_cannot_be_written_costs_one_warning(
         assert os.strerror(code) in str(caught[0].message)
         assert binary.image == IMAGE
         assert root not in Path(compiler.builds[-1]).parents
-        # From here on in silence; what the cache has is still used, and so is what was compiled aside.
-        assert compile_cached(compiler, SOURCE) == replace(kept, seconds=0.0)
+        # Later calls do not warn: they use the entries of the cache, and what was compiled aside.
+        assert compile_cached(compiler, SOURCE) == replace(cached, seconds=0.0)
         assert compile_cached(compiler, other) == replace(binary, seconds=0.0)
         assert len(compiler.builds) == 2
     assert leftovers(root) == []
@@ -91,7 +91,7 @@ def test_a_disk_that_fills_up_while_writing(
     assert not any(path.is_file() for path in root.rglob("*"))
 
 
-def test_a_compiler_that_fails_for_a_full_disk_is_asked_again_elsewhere(
+def test_a_compiler_that_fails_for_a_full_disk_runs_again_elsewhere(
     root: Path, compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = compiler.build
@@ -149,7 +149,7 @@ def test_a_folder_of_another_user_is_no_cache_though_it_is_sticky(
 def test_another_users_link_leads_to_no_cache(
     root: Path, compiler: FakeCompiler, below: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It may lead to one's own home, whose mode would change."""
+    """Such a link may lead to one's own home, whose mode would change."""
     home, link = tmp_path / "home", tmp_path / "link"
     home.mkdir()
     home.chmod(0o775)
@@ -176,7 +176,7 @@ def test_ones_own_link_leads_to_a_cache(
 
 
 def test_a_sticky_folder_of_the_systems_is_a_cache(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """/tmp: others can add names there, and not touch ours."""
+    """In a folder such as /tmp others can add names, but cannot touch ours."""
     root.mkdir(mode=0o700)
     root.chmod(0o1777)
     system = SimpleNamespace(st_mode=root.stat().st_mode, st_uid=0)

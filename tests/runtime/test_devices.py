@@ -1,4 +1,4 @@
-"""Duties of every device, run by each: any problem, the vendor's product, timing, capture."""
+"""Tests that every device has to pass: any problem, the vendor's product, timing, capture."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -77,8 +77,8 @@ class Conformance:
         timer = Timer(device, problem)
         measured = timer.measure(kernel.launch)
         assert 0 < measured.median_us < 1e6
-        given_up = timer.measure(kernel.launch, stop_above_us=1e-6)
-        assert len(given_up.samples_us) <= timer.plan.least
+        stopped = timer.measure(kernel.launch, stop_above_us=1e-6)
+        assert len(stopped.samples_us) <= timer.plan.least
         samples, _ = timer.rounds({"one": kernel.launch, "vendor": device.vendor(problem)}, 4)
         assert [len(entry) for entry in samples.values()] == [4, 4]
         assert timer.held_back() in (False, True)
@@ -132,7 +132,7 @@ class Conformance:
         assert len(samples["one"]) == len(samples["other"]) >= plan.least
         assert min(map(min, samples.values())) > 0
 
-    def test_capture_runs_what_was_captured(self, device: Device) -> None:
+    def test_a_captured_launch_computes_the_product(self, device: Device) -> None:
         problem = Problem(17, 18, 19)
         for text in ("tiled:edge=bounds", "tiled:edge=pad"):
             kernel = prepare(device, problem, variant(text))
@@ -153,14 +153,14 @@ def test_what_a_product_adds_to_the_kernel_after_it() -> None:
 
 
 class Scripted(HostDevice):
-    """The host device, where what is timed takes as long as a test says, and is not run."""
+    """The host device with times from a list; what is timed is not run."""
 
     def __init__(self, *elapsed_us: float) -> None:
         super().__init__()
-        self.left_us = list(elapsed_us)
+        self.remaining_us = list(elapsed_us)
 
     def elapsed_us(self, run: Callable[[], None]) -> float:
-        return self.left_us.pop(0)
+        return self.remaining_us.pop(0)
 
 
 @pytest.mark.parametrize(
@@ -171,15 +171,15 @@ class Scripted(HostDevice):
         ((900.0, 400.0, 400.0, 400.0, 400.0, 400.0), 1),  # too slow by itself
     ],
 )
-def test_a_variant_is_given_up_when_its_fastest_sample_is_too_slow(elapsed_us: tuple[float, ...], samples: int) -> None:
+def test_a_variant_is_dropped_when_its_fastest_sample_is_too_slow(elapsed_us: tuple[float, ...], samples: int) -> None:
     plan = TimingPlan(0.0, 0.0, 200.0, seconds=60.0, least=3, most=5, rotate_l2=0.0, max_sets=1)
     timer = Timer(Scripted(*elapsed_us), Problem(4, 4, 4), plan=plan)
-    assert len(timer.measure(lambda *given: None, stop_above_us=500.0).samples_us) == samples
+    assert len(timer.measure(lambda *operands: None, stop_above_us=500.0).samples_us) == samples
 
 
 @pytest.mark.parametrize("text", ["naive:8x32", "tiled:16"])
 def test_edges_of_the_classic_kernels(text: str) -> None:
-    """A config that is guarded for any shape or padded is so where tiles divide the shape too."""
+    """A config that asks for guards or padding has them even where tiles divide the shape."""
     device = device_for("host")
     edges = {
         policy: tuple(
@@ -217,8 +217,8 @@ class TestCuda(Conformance):
         kernel.launch(*operands)
         device.synchronize()
         for column in (0, 12345, problem.n - 1):
-            wanted = device.to_numpy(a) @ device.to_numpy(b[:, column])
-            assert np.array_equal(device.to_numpy(c[:, column]), wanted)
+            expected = device.to_numpy(a) @ device.to_numpy(b[:, column])
+            assert np.array_equal(device.to_numpy(c[:, column]), expected)
         assert not bool(xp.isnan(c).any())
 
     def test_detecting_creates_no_context(self) -> None:
@@ -234,6 +234,6 @@ class TestCuda(Conformance):
         subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-def test_a_gpu_that_was_asked_for_is_never_replaced() -> None:
+def test_a_gpu_that_is_named_is_never_replaced() -> None:
     with pytest.raises(DeviceError, match="cuda"):
         choose("cuda:99")

@@ -1,4 +1,4 @@
-"""Accuracy asked for by name: the problem, its record, its bound, and which kernels may serve it."""
+"""Grades of accuracy: the problem, its record, its bound, and the kernels that may serve it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,7 +35,7 @@ def graded(grade: str, problem: Problem = SHAPE) -> Problem:
 class TestProblem:
     """Problems that ask for a grade."""
 
-    def test_it_is_ieee_unless_asked_otherwise_and_says_so_only_then(self) -> None:
+    def test_ieee_is_the_default_and_is_not_printed(self) -> None:
         assert str(SHAPE) == "48x40x300 float nn"
         assert str(graded("normwise")) == "48x40x300 float nn normwise"
         assert Problem.parse("48x40x300", accuracy="normwise") == graded("normwise")
@@ -47,7 +47,7 @@ class TestProblem:
         assert not normwise.keeps(elementwise)
         assert not elementwise.keeps(ieee)
 
-    def test_what_will_not_do_is_named(self) -> None:
+    def test_an_impossible_accuracy_is_named(self) -> None:
         with pytest.raises(ArgumentTypeError, match=r"elementwise, or normwise \(the fastest\), got 'tf32'"):
             Problem.parse("8", accuracy="tf32")
         with pytest.raises(ConfigError, match="accuracy normwise is for float; double is always ieee"):
@@ -57,7 +57,7 @@ class TestProblem:
 class TestStore:
     """Records of several grades."""
 
-    def test_a_key_says_nothing_of_what_is_at_its_default(self) -> None:
+    def test_a_key_leaves_out_defaults(self) -> None:
         """A field that Problem gains later leaves keys as they are."""
         assert key_digest("nvidia-h200", Problem(1024, 768, 512))[:8] == "de6751ac"
         assert key_digest("nvidia-h200", graded("normwise")) != key_digest("nvidia-h200", SHAPE)
@@ -71,11 +71,11 @@ class TestStore:
         info, store = choose("host"), Store(tmp_path)
         for grade, serves in (("elementwise", ("elementwise", "normwise")), ("ieee", ("ieee",))):
             store.keep(replace(make(5.0, graded(grade)), device=info.key))
-            for asked in serves:
-                found = store.lookup(info, graded(asked), look_up)
-                assert found.record is not None
-                assert found.record.problem == graded(grade)
-                assert found.origin == ("exact" if asked == grade else "predicted")
+            for requested in serves:
+                lookup = store.lookup(info, graded(requested), look_up)
+                assert lookup.record is not None
+                assert lookup.record.problem == graded(grade)
+                assert lookup.origin == ("exact" if requested == grade else "predicted")
         finer = [store.lookup(info, graded(grade), look_up).record for grade in ("ieee", "elementwise")]
         assert [each and each.problem.accuracy for each in finer] == ["ieee", "elementwise"]
 
@@ -83,13 +83,13 @@ class TestStore:
         info, store = choose("host"), Store(tmp_path)
         for grade, us in (("ieee", 5.0), ("elementwise", 4.0), ("normwise", 4.5)):
             store.keep(replace(make(us, graded(grade)), device=info.key))
-        found = {grade: store.lookup(info, graded(grade), look_up) for grade in ("ieee", "elementwise", "normwise")}
-        assert [each.origin for each in found.values()] == ["exact"] * 3
-        assert [each.record and each.record.median_us for each in found.values()] == [5.0, 4.0, 4.0]
+        lookups = {grade: store.lookup(info, graded(grade), look_up) for grade in ("ieee", "elementwise", "normwise")}
+        assert [each.origin for each in lookups.values()] == ["exact"] * 3
+        assert [each.record and each.record.median_us for each in lookups.values()] == [5.0, 4.0, 4.0]
 
 
 def launch_of(grade: str, error: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> tuple[Verifier, Launch]:
-    """A verifier and what computes the product with an error beside the exact one."""
+    """A verifier, and a launch that adds an error to the exact product."""
     device = open_device(choose("host"))
     vendor = device.vendor(graded(grade))
 
@@ -129,9 +129,9 @@ def test_a_lost_term_breaks_every_bound() -> None:
 
 
 class TestUse:
-    """The library and emitted files."""
+    """Grades in the library and in emitted files."""
 
-    def test_matmul_and_load_take_it(self) -> None:
+    def test_matmul_and_load_take_an_accuracy(self) -> None:
         a, b = np.ones((8, 5), np.float32), np.ones((5, 7), np.float32)
         for grade in Grade:
             assert (tilewright.matmul(a, b, accuracy=grade, device="host") == 5).all()
@@ -142,7 +142,7 @@ class TestUse:
         with pytest.raises(ConfigError, match="is for float"):
             tilewright.matmul(a.astype(float), b.astype(float), accuracy="normwise", device="host")
 
-    def test_a_bundle_has_one_and_tells_it_in_its_command(self) -> None:
+    def test_a_bundle_has_one_accuracy_and_names_it_in_its_command(self) -> None:
         target, config = TYPICAL["sm_80"], parse("tiled:16")
         both = [Served(graded("normwise"), config, target), Served(Problem(5, 5, 5), config, target)]
         with pytest.raises(ConfigError, match="one accuracy for all shapes, got normwise and ieee"):
@@ -162,8 +162,8 @@ def test_on_a_gpu_each_grade_keeps_its_promise_on_six_kinds_of_data(text: str, k
         pytest.skip(broken[0])
     with device.entered():
         kernels = {"ours": prepare(device, problem, config), "in order": prepare(device, plain, parse("tiled:16"))}
-        found = error_kinds(device, problem, {name: kernel.launch for name, kernel in kernels.items()})
-    assert broken_promise(problem, found, "ours") == ""
-    by = {(each.kind, each.contender): each.elementwise for each in found}
+        errors = error_kinds(device, problem, {name: kernel.launch for name, kernel in kernels.items()})
+    assert broken_promise(problem, errors, "ours") == ""
+    elementwise = {(each.kind, each.contender): each.elementwise for each in errors}
     for kind in KINDS.keys() - ({"graded"} if config.accuracy is Grade.NORMWISE else set()):
-        assert by[kind, "ours"] <= by[kind, "in order"], kind
+        assert elementwise[kind, "ours"] <= elementwise[kind, "in order"], kind

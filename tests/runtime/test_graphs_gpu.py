@@ -1,4 +1,4 @@
-"""CUDA graphs of kernels that work in memory of their own: many graphs, on streams, as children, and what is freed."""
+"""CUDA graphs of kernels that have memory of their own: many graphs, on streams, as children, and freed memory."""
 
 import ctypes
 import gc
@@ -23,7 +23,7 @@ with warnings.catch_warnings():
     import tilewright.torch as tilewright_torch
 
 cupy = pytest.importorskip("cupy")
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]  # torch's own, of its parts to each other
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]  # torch warns of its own parts
 
 KERNELS = {
     "split-K": ("35x700x2048", "simt:32x32x16,split_k=8"),
@@ -37,7 +37,7 @@ SLACK = 1 << 20
 
 
 def whole(rows: int, cols: int, seed: int) -> Any:
-    """Whole numbers from -8 to 8 on the GPU: every sum of theirs is exact."""
+    """Whole numbers from -8 to 8 on the GPU, all sums of which are exact."""
     values = np.random.default_rng((seed, rows, cols)).integers(-8, 9, (rows, cols))
     return torch.tensor(values, dtype=torch.float32, device="cuda")
 
@@ -49,7 +49,7 @@ def shape_of(name: str) -> tuple[int, int, int]:
 
 @pytest.fixture
 def use() -> Callable[[str], None]:
-    """Has one of KERNELS serve its shape, by a record of the store."""
+    """A function that stores a record by which one of KERNELS serves its shape."""
 
     def chosen(name: str) -> None:
         shape, text = KERNELS[name]
@@ -63,7 +63,7 @@ def use() -> Callable[[str], None]:
 
 
 class Ways:
-    """Entrances to one product of torch tensors."""
+    """Entry points for one product of torch tensors."""
 
     def __init__(self, m: int, n: int, k: int) -> None:
         self.loaded = tilewright.load(m, n, k, device="cuda")
@@ -126,7 +126,7 @@ class CapturedByCupy(Captured):
 
 
 def free_bytes() -> int:
-    """Free device memory once nothing that could be freed is held by torch, CuPy or tilewright."""
+    """Free device memory after torch, CuPy and tilewright have freed what they can."""
     gc.collect()
     torch.cuda.synchronize()
     tilewright.memory()
@@ -156,8 +156,8 @@ def check_twenty(ways: Ways, shape: tuple[int, int, int]) -> None:
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_twenty_graphs(name: str, use: Callable[[str], None]) -> None:
-    """Nothing is prepared but one product of the shape before. The driver keeps for later graphs what launching its
-    first ones took; the memory of further graphs goes with them."""
+    """Nothing is prepared beyond one product by each entry point. The driver keeps memory of its first graphs for
+    later ones; the memory of further graphs is freed with them."""
     use(name)
     shape = m, n, k = shape_of(name)
     ways, out = Ways(m, n, k), torch.empty((m, n), device="cuda")
@@ -176,13 +176,13 @@ def test_prepared_graphs_allocate_nothing(use: Callable[[str], None]) -> None:
     a, b, out = whole(m, k, 1), whole(k, n, 1), torch.empty((m, n), device="cuda")
     kernel(a, b, out=out)
     kernel.prepare(graphs=3)
-    held = tilewright.memory().bytes
+    bytes_before = tilewright.memory().bytes
     graphs = []
     for _ in range(3):
         graphs.append(torch.cuda.CUDAGraph())
         with torch.cuda.graph(graphs[-1]):
             kernel(a, b, out=out)
-    assert tilewright.memory().bytes == held
+    assert tilewright.memory().bytes == bytes_before
     for graph in graphs:
         out.fill_(torch.nan)
         graph.replay()
@@ -191,7 +191,7 @@ def test_prepared_graphs_allocate_nothing(use: Callable[[str], None]) -> None:
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_child_graphs_and_two_instances(name: str, use: Callable[[str], None]) -> None:
-    """A graph within another one, two instances of one graph, each launched again and again."""
+    """A graph within another one and two instances of one graph are launched again and again."""
     use(name)
     shape = m, n, k = shape_of(name)
     tilewright.matmul(whole(m, k, 0), whole(k, n, 0))
@@ -209,7 +209,7 @@ def test_child_graphs_and_two_instances(name: str, use: Callable[[str], None]) -
         instance = ctypes.c_void_p()
         assert driver.cuGraphInstantiateWithFlags(ctypes.byref(instance), each, ctypes.c_ulonglong(0)) == 0
         instances.append(instance)
-    del captured.graph  # what the graph worked in must outlive it: instances and clones are left
+    del captured.graph  # its memory must outlive it: instances and clones remain
     gc.collect()
     tilewright.memory()
     other = CapturedByCupy(shape, 4)

@@ -1,12 +1,11 @@
 """Grouped products: `tilewright.grouped_matmul` on the host device, what it refuses, planted faults, and on a GPU."""
 
-import multiprocessing
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 import tilewright
+from faults import holds_in_a_process
 from products import SCALARS, QuickDevice, check_groups
 from quick import TYPICAL
 from tilewright.codegen.errors import ArgumentTypeError, ConfigError, LayoutError, ShapeError
@@ -22,8 +21,6 @@ from tilewright.tuner.choose.shortlist import look_up
 HERE: dict[str, Any] = {"device": "host"}
 ENDS = [0, 3, 3, 40, 41, 77]
 ROWS = 90
-WRONG = 3
-"""Exit status of a process whose products were wrong; a signal ends it below 0, an exception by 1."""
 
 
 def whole(*shape: int, seed: int = 0, kind: Any = np.float32) -> Any:
@@ -31,7 +28,7 @@ def whole(*shape: int, seed: int = 0, kind: Any = np.float32) -> Any:
     return np.random.default_rng(seed + sum(shape)).integers(-4, 5, shape).astype(kind)
 
 
-def wanted(a: Any, b: Any, ends: list[int]) -> Any:
+def expected(a: Any, b: Any, ends: list[int]) -> Any:
     """The grouped products, one after the other."""
     groups = list(zip([0, *ends[:-1]], ends))
     if b.ndim == 2:
@@ -64,15 +61,15 @@ class TestProducts:
             for of_b in (b, np.swapaxes(np.ascontiguousarray(np.swapaxes(b, -1, -2)), -1, -2)):
                 for _ in range(2):
                     result = tilewright.grouped_matmul(of_a, of_b, offsets_of(ENDS), **HERE)
-                    assert np.array_equal(result, wanted(a, b, ENDS))
+                    assert np.array_equal(result, expected(a, b, ENDS))
 
     def test_factors_and_out(self, ragged: str) -> None:
         a, b = operands(ragged)
-        out = whole(*wanted(a, b, ENDS).shape)
+        out = whole(*expected(a, b, ENDS).shape)
         before = out.copy()
         result = tilewright.grouped_matmul(a, b, offsets_of(ENDS), out=out, alpha=2, beta=-1, **HERE)
         assert result is out
-        assert np.array_equal(out, 2 * wanted(a, b, ENDS) - before)
+        assert np.array_equal(out, 2 * expected(a, b, ENDS) - before)
         with pytest.raises(ShapeError, match="so out must be given"):
             tilewright.grouped_matmul(a, b, offsets_of(ENDS), beta=1.0, **HERE)
 
@@ -81,7 +78,7 @@ class TestProducts:
         offsets = offsets_of(ENDS)
         for ends in ([0] * 6, [90] * 6, [15, 30, 45, 60, 75, 90]):
             offsets[:] = ends
-            assert np.array_equal(tilewright.grouped_matmul(a, b, offsets, **HERE), wanted(a, b, ends))
+            assert np.array_equal(tilewright.grouped_matmul(a, b, offsets, **HERE), expected(a, b, ends))
 
     def test_no_groups_no_rows_and_one_group(self, ragged: str) -> None:
         a, b = operands(ragged)
@@ -96,25 +93,25 @@ class TestProducts:
         empty = (a[:0], b) if ragged == "m" else (a[:, :0], b[:0])
         assert not tilewright.grouped_matmul(*empty, offsets_of([0] * 6), **HERE).any()
         one = b[:1] if ragged == "m" else b
-        assert np.array_equal(tilewright.grouped_matmul(a, one, offsets_of([50]), **HERE), wanted(a, one, [50]))
+        assert np.array_equal(tilewright.grouped_matmul(a, one, offsets_of([50]), **HERE), expected(a, one, [50]))
 
     def test_a_stack_that_repeats_one_matrix(self, ragged: str) -> None:
         a, b = operands(ragged)
         b = np.broadcast_to(b[0], b.shape) if ragged == "m" else b
-        assert np.array_equal(tilewright.grouped_matmul(a, b, offsets_of(ENDS), **HERE), wanted(a, b, ENDS))
+        assert np.array_equal(tilewright.grouped_matmul(a, b, offsets_of(ENDS), **HERE), expected(a, b, ENDS))
 
-    def test_steps_are_copied_where_that_is_asked_for(self, ragged: str) -> None:
+    def test_operands_with_steps_are_copied_if_needed(self, ragged: str) -> None:
         a, b = operands(ragged)
         twice = np.repeat(a, 2, axis=1)[:, ::2]
         with pytest.raises(LayoutError, match="a must have"):
             tilewright.grouped_matmul(twice, b, offsets_of(ENDS), **HERE)
         result = tilewright.grouped_matmul(twice, b, offsets_of(ENDS), copy="if-needed", **HERE)
-        assert np.array_equal(result, wanted(a, b, ENDS))
+        assert np.array_equal(result, expected(a, b, ENDS))
 
     def test_grades(self, ragged: str) -> None:
         a, b = operands(ragged)
         result = tilewright.grouped_matmul(a, b, offsets_of(ENDS), accuracy="normwise", **HERE)
-        assert np.array_equal(result, wanted(a, b, ENDS))
+        assert np.array_equal(result, expected(a, b, ENDS))
 
 
 class TestRefused:
@@ -191,13 +188,13 @@ class TestProblem:
         assert str(rows) == "90x12x20 float nn batch 6 of groups along m"
         assert (rows.even, along.even) == (Problem(90, 12, 20), Problem(90, 12, 4, batch=6))
 
-    def test_no_other_function_takes_it(self) -> None:
+    def test_no_other_function_takes_groups(self) -> None:
         problem = Problem(90, 12, 20, batch=6, ragged="m")
         for take in (tilewright.load, tilewright.prepare, tilewright.emit, tilewright.tune):
             with pytest.raises(ConfigError, match=r"only tilewright\.grouped_matmul multiplies groups: pass its sizes"):
                 take(problem)  # type: ignore[operator]
 
-    def test_a_dimension_that_is_none(self) -> None:
+    def test_a_dimension_that_does_not_exist(self) -> None:
         with pytest.raises(ArgumentTypeError, match="ragged must be 'm', 'k' or empty, got 'n'"):
             Problem(1, 1, 1, ragged="n")  # type: ignore[arg-type]
 
@@ -223,28 +220,17 @@ FAULTS = (
     ("A from the first step on", "matrix_a += Index(begin);", "", "k"),
     ("B from the first step on", "matrix_b += Index(begin) * ldb;", "", "k"),
 )
-"""Changes of the text, each of which the products must notice, and the dimension of the groups."""
+"""Faults to plant in the text, which products must notice: name, old and new text, dimension of the groups."""
 
 
 @pytest.mark.parametrize(("old", "new", "ragged"), [each[1:] for each in FAULTS], ids=[each[0] for each in FAULTS])
 def test_faults_are_noticed(old: str, new: str, ragged: Ragged) -> None:
-    assert not right_in_a_process(old, new, ragged)
+    assert not holds_in_a_process(lambda: right(old, new, ragged))
 
 
 @pytest.mark.parametrize("ragged", ["m", "k"])
 def test_the_text_without_a_fault_passes(ragged: Ragged) -> None:
-    assert right_in_a_process("kBlockM", "kBlockM", ragged)
-
-
-def right_in_a_process(old: str, new: str, ragged: Ragged) -> bool:
-    """Whether products are right with a change of the text, in a process that the change may end."""
-    process = multiprocessing.get_context("fork").Process(
-        target=lambda: sys.exit(0 if right(old, new, ragged) else WRONG)
-    )
-    process.start()
-    process.join()
-    assert process.exitcode != 1, "the child ended by an exception"
-    return process.exitcode == 0
+    assert holds_in_a_process(lambda: right("kBlockM", "kBlockM", ragged))
 
 
 def right(old: str, new: str, ragged: Ragged) -> bool:
@@ -266,7 +252,7 @@ def right(old: str, new: str, ragged: Ragged) -> bool:
 
 @pytest.mark.parametrize("ragged", ["m", "k"])
 def test_offsets_that_do_not_rise_write_nothing_outside(ragged: Ragged) -> None:
-    """A kernel, which cannot refuse them, stays within C, here between pages that no one may touch."""
+    """A kernel cannot refuse such offsets, but stays within C, which lies between pages that nobody may touch."""
     shape = (ROWS, 24, 20) if ragged == "m" else (24, 20, ROWS)
     device = QuickDevice(alignment=4)
     for ends in ([9, 3, 400, -7, 2**31 - 1, -(2**31)], [2**31 - 1] * 6, [-5] * 6, [90, 0, 90, 0, 90, 0]):
@@ -310,8 +296,8 @@ class TestOnAGpu:
             offsets[:] = cupy.asarray(offsets_of(ends))
             graph.launch()
             cupy.cuda.Device().synchronize()
-            assert np.array_equal(cupy.asnumpy(out), wanted(cupy.asnumpy(a), cupy.asnumpy(b), ends))
+            assert np.array_equal(cupy.asnumpy(out), expected(cupy.asnumpy(a), cupy.asnumpy(b), ends))
 
     def test_arrays_of_the_processor(self) -> None:
         a, b = operands("m")
-        assert np.array_equal(tilewright.grouped_matmul(a, b, offsets_of(ENDS), device="cuda"), wanted(a, b, ENDS))
+        assert np.array_equal(tilewright.grouped_matmul(a, b, offsets_of(ENDS), device="cuda"), expected(a, b, ENDS))

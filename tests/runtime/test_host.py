@@ -93,7 +93,7 @@ def test_facts(device: HostDevice) -> None:
     assert clock is None or clock > 0
 
 
-def test_time_is_that_of_what_runs(device: HostDevice) -> None:
+def test_what_is_timed_runs_once(device: HostDevice) -> None:
     ran: list[int] = []
     assert device.elapsed_us(device.capture(lambda: ran.append(1))) > 0
     device.synchronize()
@@ -152,7 +152,7 @@ def test_compiling_has_a_time_limit(tmp_path: Path) -> None:
         HostCompiler(timeout_s=0.001).build(SOURCE, str(tmp_path))
 
 
-def test_identity_tells_what_the_binary_depends_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_identity_holds_all_that_a_binary_depends_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     identity = HostCompiler().identity
     assert identity == HostCompiler().identity
     assert "-march=native" in identity
@@ -173,12 +173,12 @@ def script(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_a_compilers_own_files_and_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its temporary files go to the folder that is removed with it, and it may speak in any encoding."""
+def test_temporary_files_and_messages_of_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Temporary files go to the folder of the build, which is removed later, and messages may have any encoding."""
     build, seen = tmp_path / "build", tmp_path / "seen"
     build.mkdir()
-    said = "printf 'd\\351p: error: x\\n' >&2"
-    monkeypatch.setenv("CXX", script(tmp_path / "cxx", f"#!/bin/sh\necho $TMPDIR >{seen}\n{said}\nexit 7\n"))
+    print_error = "printf 'd\\351p: error: x\\n' >&2"
+    monkeypatch.setenv("CXX", script(tmp_path / "cxx", f"#!/bin/sh\necho $TMPDIR >{seen}\n{print_error}\nexit 7\n"))
     with pytest.raises(CompileError, match=r"^kernel does not compile for the processor: d\ufffdp: error: x$"):
         HostCompiler().build(SOURCE, str(build))
     assert seen.read_text() == f"{build}\n"

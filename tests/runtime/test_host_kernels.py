@@ -93,7 +93,7 @@ def test_a_function_that_is_not_there(device: HostDevice, tmp_path: Path) -> Non
 
 
 def test_a_library_does_nothing_at_exit(device: HostDevice, tmp_path: Path) -> None:
-    """Destructors run while a daemon thread may be in a kernel: one that took its stacks away ended the process."""
+    """Destructors run while a daemon thread may be in a kernel; one that freed its stacks would end the process."""
     code = REVERSE.replace("__syncthreads", "tilewright_host::commit_copies(); __syncthreads")
     device.compiler.build(KernelSource("kernel", code), str(tmp_path))
     with (tmp_path / "kernel.so").open("rb") as file:
@@ -241,7 +241,7 @@ extern "C" __global__ void kernel(float* out)
 
 
 def test_a_collective_gets_its_twin_from_warp_collective(device: HostDevice, tmp_path: Path) -> None:
-    """As an mma does: each lane holds a row of A and a column of B, and all lanes see all of both."""
+    """As in an mma, each lane holds a row of A and a column of B, and all lanes see all of both."""
     code = """
 struct Fragment { float row[4], col[4]; };
 __device__ float product(const Fragment& mine, int i, int j)
@@ -295,8 +295,8 @@ def test_launches_from_two_threads_take_turns(device: HostDevice, tmp_path: Path
     assert all((data == 40).all() for _, data in memories)
 
 
-def test_a_launch_takes_up_nothing_that_another_left(device: HostDevice, tmp_path: Path) -> None:
-    """All launches work in the same memory, where threads have their queues of copies."""
+def test_a_launch_inherits_nothing_of_an_earlier_one(device: HostDevice, tmp_path: Path) -> None:
+    """All launches use the same memory, in which threads have their queues of copies."""
     code = """
 extern "C" __global__ void kernel(float* out, int starts)
 {
@@ -334,7 +334,7 @@ def test_a_path_that_is_built_again_loads_the_new_kernel(device: HostDevice, tmp
 # ---- Barriers by number: groups of a block's threads that wait for their own alone ------------------------------
 
 
-# Groups of `count` threads turn their parts round at barriers of their own, the last ones most often.
+# Groups of `count` threads reverse their parts of the data at barriers of their own, later groups more often.
 GROUPS = """
 extern "C" __global__ void kernel(float* data, int count, int how)
 {
@@ -395,7 +395,7 @@ def test_a_barrier_that_some_of_a_group_miss_is_an_error_and_the_kernel_can_be_l
 # ---- Clusters: blocks that run together and read each other's shared memory -------------------------------------
 
 
-# Every thread writes what all blocks of its cluster wrote at its place: in static and in dynamic shared memory.
+# Every thread copies the mirrored element of all blocks of its cluster, from static and dynamic shared memory.
 GATHER = """
 constexpr int BLOCKS = 4;
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(64) kernel(float* out, int how)
@@ -452,8 +452,8 @@ def test_blocks_of_a_cluster_read_each_other(function: HostFunction) -> None:
 
 @pytest.mark.parametrize("how", [1, 2])
 def test_without_a_barrier_before_or_after_they_read_nan(function: HostFunction, how: int) -> None:
-    found = gather(function, how)
-    assert np.isnan(found).any()
+    values = gather(function, how)
+    assert np.isnan(values).any()
     assert (gather(function, 0) == expected()).all()
 
 
@@ -526,9 +526,9 @@ def test_conversions_round_to_nearest_even_in_every_range() -> None:
     out, back = np.empty(2 * len(x), np.uint16), np.empty(2 * len(x), np.float32)
     launched("convert", CONVERT, "QQQi", (out, back), x)
     with np.errstate(over="ignore"):
-        wanted = x.astype(np.float16)
-    assert np.array_equal(out[: len(x)], wanted.view(np.uint16))
-    assert np.array_equal(back[: len(x)], wanted.astype(np.float32))
+        rounded = x.astype(np.float16)
+    assert np.array_equal(out[: len(x)], rounded.view(np.uint16))
+    assert np.array_equal(back[: len(x)], rounded.astype(np.float32))
     bits = x.view(np.uint32).astype(np.uint64)
     bfloats = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
     assert np.array_equal(out[len(x) :], bfloats)

@@ -39,7 +39,7 @@ def regenerate() -> dict[str, Any]:
 
 
 def golden() -> dict[str, str]:
-    """Every golden file that a device compiles, or that is emitted beside such."""
+    """Every golden file that a device compiles, and headers that are emitted beside them."""
     files: dict[str, str] = regenerate()["golden_files"]()
     return {name: text for name, text in files.items() if name.endswith((".cu", ".cuh", ".h"))}
 
@@ -55,8 +55,8 @@ CONFIGS = (
 
 def kernels() -> Iterator[KernelSource]:
     """Texts of golden files, of every family at edges of matrices, of further configs, and drawn ones."""
-    known: dict[str, tuple[str, str]] = regenerate()["KERNELS"]
-    rows = [(parse(text), shape, "nn") for text, shape in known.values()]
+    golden_kernels: dict[str, tuple[str, str]] = regenerate()["KERNELS"]
+    rows = [(parse(text), shape, "nn") for text, shape in golden_kernels.values()]
     more = [*(pair for family in product_families() for pair in edges(family)), *((text, WHOLE) for text in CONFIGS)]
     rows += [(variant(text), shape, trans) for (text, shape), trans in product(more, TRANS)]
     for config, shape, trans in rows:
@@ -69,15 +69,15 @@ def kernels() -> Iterator[KernelSource]:
 
 @cache
 def sources() -> dict[str, KernelSource]:
-    """These texts, each once, and those of kernels that prepare operands for any."""
-    found = {source.digest: source for source in kernels()}
-    first = {each.preparation.digest: each.preparation for each in found.values() if each.preparation}
-    return found | first
+    """The texts of `kernels()` by their digests, and the texts of all preparations that they need."""
+    texts = {source.digest: source for source in kernels()}
+    preparations = {each.preparation.digest: each.preparation for each in texts.values() if each.preparation}
+    return texts | preparations
 
 
 def parts(text: str) -> tuple[str, str, str]:
-    """The part before the section of instructions of a text, the section, and the part after it. Fails unless there is
-    one."""
+    """The text before the section of instructions, the section, and the text after it. The test fails unless there is
+    one section."""
     assert text.count(BEGIN) == text.count(END) == 1
     before, _, rest = text.partition(BEGIN)
     section, _, after = rest.partition(END)
@@ -104,13 +104,13 @@ def test_the_host_compiles_the_emitted_text_but_for_the_section_of_instructions(
         head = f'#line 1 "{source.name}.cu"\n'
         assert unit.startswith(head + before)
         declared, exports = unit.removeprefix(head + before).split("\n" * section.count("\n"), 1)
-        # The rest is the same, byte for byte, but for the line of C++ that no macro makes any.
+        # The rest is the same, byte for byte, but for the declaration that no macro turns into C++.
         assert exports.endswith(")\n")
         lines = exports.split("\n")
         for ours, theirs in zip(after.split("\n"), lines):
             assert ours == theirs or DYNAMIC.fullmatch(ours), ours
         assert [line for line in lines[after.count("\n") + 1 :] if not line.startswith("TILEWRIGHT_EXPORT(")] == [""]
-        # And in the section's place the functions of the same names are declared, in as many lines.
+        # In the section's place, functions of the same names are declared in as many lines.
         names = list(dict.fromkeys(FUNCTION.findall(section)))
         assert names
         assert declared == "".join(f"using tilewright_host::instructions::{name}; " for name in names)
@@ -174,7 +174,7 @@ def test_an_instruction_without_a_twin_does_not_compile(tmp_path: Path) -> None:
     text = BEGIN + INSTRUCTION + END + KERNEL
     with pytest.raises(CompileError, match=r"rest.*has not been declared|no member named 'rest'"):
         HostCompiler().build(KernelSource("kernel", text), str(tmp_path))
-    # Not even where nothing calls it.
+    # It does not compile even where nothing calls it.
     with pytest.raises(CompileError, match=r"rest.*has not been declared|no member named 'rest'"):
         HostCompiler().build(KernelSource("kernel", text.replace("    rest();\n", "")), str(tmp_path))
 

@@ -1,4 +1,4 @@
-"""Launches and calls in C beside the same in Python: what the driver gets, errors, threads, and where there is no C."""
+"""Launches and calls in C and in Python: what the driver gets, errors, threads, and machines without a compiler."""
 
 import ctypes
 import gc
@@ -80,7 +80,7 @@ def clean(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["C", "Python"])
 def language(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each test with it runs with the extension, and without."""
+    """Each test that uses it runs with the extension and without."""
     use(request.param, monkeypatch)
     return str(request.param)
 
@@ -113,7 +113,7 @@ def expected(codes: str, values: list[Any]) -> bytes:
 
 
 class TestLaunch:
-    def test_the_language_is_the_one_asked_for(self, fake: FakeDriver, language: str) -> None:
+    def test_the_language_is_the_one_in_use(self, fake: FakeDriver, language: str) -> None:
         assert isinstance(launch(fake, "Q"), driver.DriverLaunch) == (language == "Python")
 
     def test_the_driver_gets_every_argument(self, fake: FakeDriver, language: str) -> None:
@@ -205,7 +205,7 @@ class TestLaunch:
             assert each.arguments == expected("QiIdQ", [x, -x, x, x, x])
 
     def test_a_launch_that_waits_lets_others_run(self, fake: FakeDriver, language: str) -> None:
-        """As with a full queue that a function in Python empties."""
+        """The driver may wait so for a full queue, which a function in Python has to empty."""
         call = launch(fake, "i")
         fake.library.wait_for_gate(1)
         timer = threading.Timer(0.05, fake.library.open_gate)
@@ -213,9 +213,9 @@ class TestLaunch:
         call(0, 5)
         timer.join()
 
-    def test_nothing_is_kept(self, fake: FakeDriver, language: str) -> None:
+    def test_no_reference_is_kept(self, fake: FakeDriver, language: str) -> None:
         class Owner:
-            """Has a launch that keeps it."""
+            """An object with a launch that refers to it."""
 
             def failed(self, status: int) -> LaunchError:
                 return LaunchError(str(status))
@@ -264,7 +264,7 @@ CONFIGS = {
     "groups, stream-K": ("640x1280x512", "simt:stream_k=1"),
 }
 GROUPS = 3
-"""Groups of rows of the configs that are named so."""
+"""Number of groups of the configs whose names begin with groups."""
 A, B, OUT, OFFSETS = 1 << 30, 1 << 31, 1 << 32, 1 << 33
 
 
@@ -290,11 +290,11 @@ class Product:
         config = variant(text)
         source = render(self.problem, config, self.gpu.info)
         fit = fitted(self.problem, config, self.gpu.info)
-        kept = ReadyKernel(Kernel(self.gpu, self.problem, fit, source, Binary(b"")))
-        self.kept = kept
+        ready = ReadyKernel(Kernel(self.gpu, self.problem, fit, source, Binary(b"")))
+        self.ready = ready
         lds = [max(4, -(-cols // 4) * 4) for _, cols in (self.problem.stored_a, self.problem.stored_b)]
         lds_of_all: Any = *lds, self.problem.n
-        self.plan = CallPlan(kept, self.kind, "cuda:0", lds_of_all, swapped=swapped, stack=stack)  # type: ignore[arg-type]
+        self.plan = CallPlan(ready, self.kind, "cuda:0", lds_of_all, swapped=swapped, stack=stack)  # type: ignore[arg-type]
         self.call: Any = self.plan.quick()
 
     def __call__(self, a: int = A, b: int = B, out: int | None = OUT, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
@@ -308,17 +308,17 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_module, "compile_cached", lambda compiler, source: Binary(b""))
 
 
-class Told(Product):
-    """The calls of a product to the driver and the library of arrays, with addresses of its memory by number."""
+class Observed(Product):
+    """A product that returns its calls of the driver and of the array library, with numbers for its own addresses."""
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         error: Any = None
         try:
-            result = super().__call__(*given, **named)
+            result = super().__call__(*arguments, **keywords)
             assert result is self.out or self.out is None
         except (LaunchError, LayoutError, CaptureError, ShapeError, ArgumentTypeError) as caught:
             error = type(caught), str(caught)
-        kernel = self.kept.kernel
+        kernel = self.ready.kernel
         scratches = [each._scratch for each in (kernel, kernel._unaligned) if each and self.problem.m]
         sets = [each for scratch in scratches if scratch for each in scratch._streams.values()]
         sets += [lease.set for scratch in scratches if scratch for lease in scratch._graphs.values()]
@@ -340,7 +340,7 @@ def test_a_transposed_product_takes_b_for_a(
     fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, name: str, language: str
 ) -> None:
     use(language, monkeypatch)
-    usual, swapped = Told(fake, name), Told(fake, name, swapped=True)
+    usual, swapped = Observed(fake, name), Observed(fake, name, swapped=True)
     for a, b in ((A, B), (A + 4, B), (A, B + 4), (OUT + 64, B)):
         launches, written, error = swapped(a=b, b=a)
         expected = usual(a=a, b=b)
@@ -350,13 +350,13 @@ def test_a_transposed_product_takes_b_for_a(
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_both_languages_tell_the_driver_the_same(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    told: dict[str, list[Any]] = {}
+def test_both_languages_call_the_driver_alike(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    results: dict[str, list[Any]] = {}
     for language in ("C", "Python"):
         with monkeypatch.context() as patch:
             use(language, patch)
-            product = Told(fake, name)
-            rows = told[language] = []
+            product = Observed(fake, name)
+            rows = results[language] = []
             for stream in (0, 77, 0, 78):
                 product.kind.current_stream = stream
                 rows.append(product())
@@ -389,9 +389,9 @@ def test_both_languages_tell_the_driver_the_same(fake: FakeDriver, monkeypatch: 
             fake.answer(201)
             rows.append(product())
             rows.append(product.gpu.entries)
-    for number, (ours, theirs) in enumerate(zip(told["C"], told["Python"], strict=True)):
+    for number, (ours, theirs) in enumerate(zip(results["C"], results["Python"], strict=True)):
         assert ours == theirs, number
-    launches = [row[0] for row in told["C"][:8]]
+    launches = [row[0] for row in results["C"][:8]]
     assert all(launches) == (name != "nothing")
 
 
@@ -404,14 +404,14 @@ CALLS = {
     ("Python", "groups"): (15, 3),
 }
 """Numbers of calls of Python functions and of C functions that a warm product takes once its plan is at hand. The fake
-array library and GPU are asked for seven or eight of them; one call in C is theirs: it notes what was written."""
+array library and GPU receive seven or eight of them; one call in C is theirs, which notes what was written."""
 
 
 class TestCall:
     def test_the_usual_call_is_in_c(self, fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
         use("C", monkeypatch)
         products = [Product(fake, name) for name in ("split-K", "groups, stream-K")]
-        monkeypatch.setattr(CallPlan, "__call__", lambda *given: pytest.fail("Python did it"))
+        monkeypatch.setattr(CallPlan, "__call__", lambda *arguments: pytest.fail("Python did it"))
         for product in products:
             product()
             assert len(fake.taken()) == 1
@@ -437,8 +437,8 @@ class TestCall:
         product()
         assert product.kind.written == [product.out]
         product.kind.written.clear()
-        used = product.kept.used
-        for error, given in (
+        used = product.ready.used
+        for error, arguments in (
             (LayoutError, {"out": A}),
             (LayoutError, {"out": B + 64}),
             (LayoutError, {"a": A + 1}),
@@ -447,15 +447,15 @@ class TestCall:
             (ShapeError, {"out": None, "beta": 1.0}),
         ):
             with pytest.raises(error):
-                product(**given)  # type: ignore[arg-type]
+                product(**arguments)  # type: ignore[arg-type]
         fake.answer(701)
         with pytest.raises(LaunchError):
             product()
         assert product.kind.written == []
-        assert product.kept.used == used
+        assert product.ready.used == used
         product()
         assert product.kind.written == [product.out]
-        assert product.kept.used > used
+        assert product.ready.used > used
 
     def test_the_lock_is_free_after_an_error(self, fake: FakeDriver, language: str) -> None:
         product = Product(fake, "pack both, split")
@@ -463,15 +463,15 @@ class TestCall:
         fake.answer(0, 701)
         with pytest.raises(LaunchError, match="701"):
             product()
-        assert not product.kept.kernel._lock.held()
+        assert not product.ready.kernel._lock.held()
         product()
 
     def test_a_call_that_interrupts_another_of_its_kernel_is_an_error(self, fake: FakeDriver, language: str) -> None:
-        """As a signal handler's is, which may come between two launches that work in the same memory."""
+        """A signal handler may make such a call between two launches that use the same memory."""
         product, plain = Product(fake, "pack both, split"), Product(fake, "plain")
         product()
         fake.taken()
-        with product.kept.kernel._lock.alone():
+        with product.ready.kernel._lock.alone():
             with pytest.raises(LaunchError, match="a signal handler or a finalizer called for what"):
                 product()
             assert fake.taken() == []
@@ -480,7 +480,7 @@ class TestCall:
         assert len(fake.taken()) == 3
 
     def test_the_launches_of_a_product_go_together(self, fake: FakeDriver, language: str) -> None:
-        """On one stream all use the same copies."""
+        """All products on one stream use the same copies of operands."""
         product, before = Product(fake, "pack both, split"), sys.getswitchinterval()
         product()
         fake.taken()
@@ -517,10 +517,10 @@ class TestCall:
                     raise RuntimeError("no version")
 
         product, kind = Product(fake, "plain"), Broken()
-        call: Any = CallPlan(product.kept, kind, "cuda:0", (64, 96, 96)).quick()  # type: ignore[arg-type]
+        call: Any = CallPlan(product.ready, kind, "cuda:0", (64, 96, 96)).quick()  # type: ignore[arg-type]
         arrays = FakeArray(A), FakeArray(B), FakeArray(OUT)
         for kind.where in ("pointer", "stream", "wrote"):
-            for a in (arrays[0], FakeArray(A + 4)):  # which the kernel's vectors do not take
+            for a in (arrays[0], FakeArray(A + 4)):  # which is not aligned for the kernel's vectors
                 with pytest.raises(RuntimeError, match="no "):
                     call(a, *arrays[1:], 1.0, 0.0)
         kind.where = ""
@@ -536,7 +536,7 @@ class TestCall:
                 return array.pointer
 
         product = Product(fake, "plain")
-        call: Any = CallPlan(product.kept, Storages(), place, (64, 96, 96)).quick()  # type: ignore[arg-type]
+        call: Any = CallPlan(product.ready, Storages(), place, (64, 96, 96)).quick()  # type: ignore[arg-type]
         for i, name in enumerate(("a", "b", "out")):
             arrays = [FakeArray(0 if i == j else address) for j, address in enumerate((A, B, OUT))]
             with pytest.raises(ArgumentTypeError, match=f"^{name} has no memory$"):
@@ -544,22 +544,22 @@ class TestCall:
         assert fake.taken() == []
 
     @pytest.mark.parametrize("name", ["TMA", "split-K", "groups, stream-K"])
-    def test_nothing_is_kept(self, fake: FakeDriver, language: str, name: str) -> None:
+    def test_no_reference_is_kept(self, fake: FakeDriver, language: str, name: str) -> None:
         product = Product(fake, name)
-        given = FakeArray(A), FakeArray(B), FakeArray(OUT), 1.25, 0.5, *product.further
-        product.call(*given)
+        arguments = FakeArray(A), FakeArray(B), FakeArray(OUT), 1.25, 0.5, *product.further
+        product.call(*arguments)
         product.kind.written.clear()
-        laid, scratch = product.plan._run, product.kept.kernel._scratch
+        laid, scratch = product.plan._run, product.ready.kernel._scratch
         assert isinstance(laid, Laid)
-        objects = [*given, *(made for _, maps in laid.program.maps for made in maps.values())]
+        objects = [*arguments, *(made for _, maps in laid.program.maps for made in maps.values())]
         objects += [each.arguments for each in scratch._streams.values()] if scratch else []
-        assert len(objects) > len(given)
+        assert len(objects) > len(arguments)
         counts = [sys.getrefcount(each) for each in objects]
         for _ in range(100):
-            product.call(*given)
+            product.call(*arguments)
             fake.answer(701)
             with pytest.raises(LaunchError):
-                product.call(*given)
+                product.call(*arguments)
         product.kind.written.clear()
         assert [sys.getrefcount(each) for each in objects] == counts
         gone = weakref.ref(product.kind)
@@ -591,7 +591,7 @@ def test_rows_that_are_no_whole_vectors_apart_get_the_unaligned_instance(fake: F
 
 
 def test_unaligned_operands_are_captured_once_their_instance_is_compiled(fake: FakeDriver) -> None:
-    laid = Product(fake, "plain").kept.kernel.laid(64, 96, 96)
+    laid = Product(fake, "plain").ready.kernel.laid(64, 96, 96)
     remedy = (
         "operands of 120x96x64 float nn do not lie at multiples of 16 bytes, and the kernel for such is not compiled "
         "yet: call it once with them before capturing"
@@ -630,18 +630,18 @@ def test_what_does_not_count_is_not_padded(fake: FakeDriver, alpha: float, beta:
     assert len(first_arguments) == 2 + (alpha != 0) + (beta != 0)
 
 
-# ---- Trees: test_ranker.py has what they say ---------------------------------------------------------------------
+# ---- Trees: test_ranker.py checks what they predict --------------------------------------------------------------
 
 
-def given_trees(**others: Any) -> list[Any]:
-    """Three trees of two questions about four features of five rows, but for what is given."""
+def tree_arguments(**others: Any) -> list[Any]:
+    """Arguments for three trees of two questions about four features of five rows, some of them replaced."""
     usual = {
         "columns": np.zeros((4, 5), np.float32),
         "rows": np.arange(5),
         "questions": np.zeros((3, 2), np.int32),
         "borders": np.zeros((3, 2), np.float32),
         "leaves": np.ones((3, 4), np.int32),
-        "found": np.full(5, np.nan),
+        "sums": np.full(5, np.nan),
         "unit": 0.5,
     }
     return list((usual | others).values())
@@ -649,9 +649,9 @@ def given_trees(**others: Any) -> list[Any]:
 
 def test_trees_are_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     use("C", monkeypatch)
-    given = given_trees()
-    launcher.module().trees(*given)
-    assert list(given[-2]) == [1.5] * 5
+    arguments = tree_arguments()
+    launcher.module().trees(*arguments)
+    assert list(arguments[-2]) == [1.5] * 5
 
 
 @pytest.mark.parametrize("others", [
@@ -677,82 +677,82 @@ def test_trees_are_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     {"columns": np.zeros((4, 5))},
     {"columns": np.zeros((5, 4), np.float32).T},
     {"columns": np.zeros((129, 5), np.float32)},
-    {"found": np.zeros(4)},
-    {"found": np.zeros(5, np.float32)},
-    {"found": np.zeros((5, 1))},
+    {"sums": np.zeros(4)},
+    {"sums": np.zeros(5, np.float32)},
+    {"sums": np.zeros((5, 1))},
 ], ids=lambda others: "-".join(f"{name}{value.shape}{value.dtype}" for name, value in others.items()))  # fmt: skip
 def test_buffers_that_do_not_belong_together_are_refused(
     monkeypatch: pytest.MonkeyPatch, others: dict[str, Any]
 ) -> None:
     use("C", monkeypatch)
-    given = given_trees(**others)
-    counts = [sys.getrefcount(each) for each in given]
+    arguments = tree_arguments(**others)
+    counts = [sys.getrefcount(each) for each in arguments]
     with pytest.raises(ValueError, match=r"belong together|contiguous"):
-        launcher.module().trees(*given)
-    assert [sys.getrefcount(each) for each in given] == counts
+        launcher.module().trees(*arguments)
+    assert [sys.getrefcount(each) for each in arguments] == counts
 
 
 def test_what_is_no_buffer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     use("C", monkeypatch)
     fixed = np.zeros(5)
     fixed.flags.writeable = False
-    for others in ({"columns": None}, {"found": fixed}, {"unit": "1"}, {"more": 1}):
+    for others in ({"columns": None}, {"sums": fixed}, {"unit": "1"}, {"more": 1}):
         with pytest.raises((TypeError, ValueError)):
-            launcher.module().trees(*given_trees(**others))
+            launcher.module().trees(*tree_arguments(**others))
 
 
 # ---- How the extension is made -----------------------------------------------------------------------------------
 
 
 def test_the_vendors_library_is_a_usual_call_too(fake: FakeDriver, language: str) -> None:
-    """Products in memory that is there, by a library, in C as in Python; ours serve alpha = 0 and captures."""
+    """The library multiplies into an array that exists, in C as in Python; our kernel serves alpha = 0 and captures."""
     product = Product(fake, "plain")
     gpu, library = product.gpu, FakeCublas()
     gpu.blas = lambda: Cublas(library, 1)  # type: ignore[method-assign]
-    own: Any = SimpleNamespace(device=gpu, problem=product.problem, kernel=product.kept.kernel)
+    own: Any = SimpleNamespace(device=gpu, problem=product.problem, kernel=product.ready.kernel)
     served = VendorProduct(own, Vendor(gpu))
-    made = CallPlan(ReadyKernel(served), product.kind, "cuda:0", (64, 96, 96))  # type: ignore[arg-type]
-    call: Any = made.quick()
-    assert (call is made) == (language == "Python")
+    plan = CallPlan(ReadyKernel(served), product.kind, "cuda:0", (64, 96, 96))  # type: ignore[arg-type]
+    call: Any = plan.quick()
+    assert (call is plan) == (language == "Python")
     rng = np.random.default_rng(3)
     longer, b = (rng.integers(-8, 9, shape).astype("f4") for shape in ((121, 64), (64, 96)))
-    a = longer[:120]  # the row behind is for the A that begins 64 bytes later: C may follow at once
+    a = longer[:120]  # the last row is for an A that begins 64 bytes later, as C may lie right behind
     c = np.full((120, 96), np.nan, "f4")
-    given = [FakeArray(each.ctypes.data) for each in (a, b, c)]
-    assert call(*given, 1.0, 0.0) is given[2]
+    arrays = [FakeArray(each.ctypes.data) for each in (a, b, c)]
+    assert call(*arrays, 1.0, 0.0) is arrays[2]
     assert np.array_equal(c, a @ b)
     product.kind.current_stream = 7
-    call(*given, 2.0, -1.0)
+    call(*arrays, 2.0, -1.0)
     assert np.array_equal(c, a @ b)
     first, second = library.products
     assert (first[0], second[0]) == (0, 7)
     assert first[1] != second[1]  # memory of its own for each stream
     assert fake.taken() == []
     gpu.captured = {7}
-    call(*given, 1.0, 0.0)  # one with beta = 0 was launched before
+    call(*arrays, 1.0, 0.0)  # a product with beta = 0 was launched before
     assert len(library.products) == 3
     assert library.products[2][1] not in (first[1], second[1])
-    call(FakeArray(given[0].pointer + 64), *given[1:], 1.0, 0.0)
+    call(FakeArray(arrays[0].pointer + 64), *arrays[1:], 1.0, 0.0)
     assert (len(library.products), len(fake.taken())) == (3, 1)
     gpu.captured = set()
-    call(*given, 0.0, 1.0)
+    call(*arrays, 0.0, 1.0)
     assert (len(library.products), len(fake.taken())) == (3, 1)
     with pytest.raises(LayoutError, match="out overlaps a"):
-        call(given[0], given[1], given[0], 1.0, 0.0)
-    assert product.kind.written == [given[2]] * 5
+        call(arrays[0], arrays[1], arrays[0], 1.0, 0.0)
+    assert product.kind.written == [arrays[2]] * 5
 
 
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """No extension is known, and none is in the cache."""
-    launcher._found.cache_clear()
+    """A folder, while no extension is in the process or in the cache."""
+    launcher._extension.cache_clear()
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     yield tmp_path
-    launcher._found.cache_clear()
+    launcher._extension.cache_clear()
 
 
 def compilers(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str | None) -> None:
-    """`cc` is this script; nothing else is found."""
+    """Make this script `cc`, which is then the only program on PATH."""
     monkeypatch.delenv("CC", raising=False)
     place = folder / "bin"
     place.mkdir(exist_ok=True)
@@ -765,18 +765,18 @@ def compilers(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str | None)
 class TestMaking:
     def test_it_is_compiled_once(self, fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         use("C", monkeypatch)
-        launcher._found.cache_clear()
+        launcher._extension.cache_clear()
         built: list[str] = []
 
-        def refused(command: Any, name: str, *given: Any) -> Any:
+        def refused(command: Any, name: str, *arguments: Any) -> Any:
             built.append(name)
             raise CompileError("compiled again")
 
         monkeypatch.setattr(launcher, "compiled", refused)
         assert launcher.described().startswith("C, ")
         assert built == []
-        launcher._found.cache_clear()
-        monkeypatch.setattr(launcher, "_FLAGS", (*launcher._FLAGS, "-g"))  # is not in the cache
+        launcher._extension.cache_clear()
+        monkeypatch.setattr(launcher, "_FLAGS", (*launcher._FLAGS, "-g"))  # such a build is not in the cache
         assert launcher.described() == "Python (compiled again)"
         assert built == ["tilewright_launcher"]
 
@@ -811,14 +811,14 @@ class TestMaking:
         assert launcher.module() is None
         assert "Python.h" in launcher.described()
 
-    def test_all_of_python_that_it_depends_on_is_in_the_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_identity_names_the_binary_interface_of_python(self, monkeypatch: pytest.MonkeyPatch) -> None:
         one = launcher.ExtensionCompiler().identity
         monkeypatch.setattr(sysconfig, "get_config_var", lambda name: "cpython-399")
         assert launcher.ExtensionCompiler().identity == one.rpartition("; ")[0] + "; cpython-399"
 
     def test_no_warnings(self, fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         use("C", monkeypatch)
-        launcher._found.cache_clear()
+        launcher._extension.cache_clear()
         monkeypatch.setattr(launcher, "_FLAGS", (*launcher._FLAGS, "-Wall", "-Wextra", "-Werror"))
         assert launcher.described().startswith("C, ")
 

@@ -1,4 +1,4 @@
-"""Which kernel a shape gets: from the store, of a near one, a default; kept once found, checked again once outdated."""
+"""The kernel that a shape gets: its record's, a near record's or the default; outdated records are checked again."""
 
 import warnings
 from collections.abc import Callable
@@ -31,13 +31,13 @@ PLAIN = "tiled:tile_width=8"
 
 @pytest.fixture(autouse=True)
 def kernels() -> dict[Any, Any]:
-    """No kernels kept from another test, whose store was another."""
+    """The library's kernels, which are cleared first, as another test had another store."""
     tilewright.clear()
     return tilewright._library._kernels
 
 
 def stored(shape: str, text: str, versions: tuple[tuple[str, str], ...] | None = None) -> Record:
-    """A record of the host, kept in the test's own store; today's versions unless others are given."""
+    """A record of the host in the test's own store, with today's versions unless others are passed."""
     info = choose("host")
     record = make(5.0, Problem.parse(shape), variant(text), info.key)
     today = versions_of(info, HostDevice().compiler)
@@ -57,7 +57,7 @@ def right(kernel: Callable[..., Any]) -> bool:
 
 
 class TestLookUp:
-    """Exact, predicted, default."""
+    """Look-ups are exact, predicted or default."""
 
     def test_the_default_where_nothing_is_stored(self) -> None:
         kernel = load(20, 24, 16)
@@ -96,7 +96,7 @@ class TestLookUp:
         assert load(20, 24, 16, store=tmp_path / "other").config.family == "naive"
         assert load(20, 24, 16, store=str(tmp_path / "none")).origin == "default"
 
-    def test_a_kernel_tells_what_it_is_and_that_a_processors_winner_is_not_for_a_gpu(self) -> None:
+    def test_a_kernel_describes_itself_and_one_of_the_processor_is_not_emitted(self) -> None:
         stored("20x24x16", PAD)
         kernel = load(20, 24, 16)
         assert repr(kernel).startswith("<tilewright kernel for 20x24x16 float nn on host")
@@ -112,7 +112,7 @@ class TestSecondCall:
 
     @pytest.fixture
     def count(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, int]]:
-        """How often each of the expensive things was done."""
+        """A function that returns how often each expensive step was done."""
         counts = {"lookup": 0, "render": 0, "compile": 0, "load": 0, "allocate": 0, "launch": 0}
 
         def counted(name: str, owner: Any, attribute: str) -> None:
@@ -145,7 +145,7 @@ class TestSecondCall:
         assert second.pop("launch") > first.pop("launch")
         assert second == first
 
-    def test_of_a_loaded_kernel_too(self, count: Callable[[], dict[str, int]]) -> None:
+    def test_of_a_loaded_kernel_is_one_launch(self, count: Callable[[], dict[str, int]]) -> None:
         kernel = load(20, 24, 16)
         before = count()
         assert right(kernel)
@@ -153,7 +153,7 @@ class TestSecondCall:
 
 
 class TestOutdatedRecords:
-    """Made by another generator, driver or compiler: checked against the reference before they are used."""
+    """Records of another generator, driver or compiler are checked against the reference before they are used."""
 
     OLD = (("compiler", "old"), ("driver", "old"), ("generator", "old"))
 
@@ -161,29 +161,29 @@ class TestOutdatedRecords:
         record = stored("20x24x16", PAD, self.OLD)
         kernel = load(20, 24, 16)
         assert (kernel.origin, kernel.config) == ("exact", record.config)
-        kept = Store().best(record.device, record.problem)
+        best = Store().best(record.device, record.problem)
         digest = render(record.problem, record.config, kernel.device).digest
-        assert kept == replace(record, versions=versions_of(kernel.device, HostDevice().compiler), digest=digest)
+        assert best == replace(record, versions=versions_of(kernel.device, HostDevice().compiler), digest=digest)
 
-    def test_it_is_not_checked_a_second_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_is_checked_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         stored("20x24x16", PAD, self.OLD)
         load(20, 24, 16)
         monkeypatch.setattr(gemm_module, "Verifier", None)
         assert load(20, 24, 16).origin == "exact"
 
-    def test_nor_is_one_of_today(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_of_today_is_not_checked(self, monkeypatch: pytest.MonkeyPatch) -> None:
         stored("20x24x16", PAD)
         monkeypatch.setattr(gemm_module, "Verifier", None)
         assert load(20, 24, 16).origin == "exact"
 
-    def test_nor_is_one_of_another_generator_that_wrote_the_same_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_of_another_generator_with_the_same_text_is_not_checked(self, monkeypatch: pytest.MonkeyPatch) -> None:
         problem = stored("20x24x16", PAD).problem
         kernel = load(20, 24, 16)
         today = versions_of(kernel.device, HostDevice().compiler)
         older = tuple((name, "old" if name == "generator" else version) for name, version in today)
         digest = render(problem, kernel.config, kernel.device).digest
         checked: list[object] = []
-        monkeypatch.setattr(gemm_module, "Verifier", lambda *given: checked.append(1) or Verifier(*given))
+        monkeypatch.setattr(gemm_module, "Verifier", lambda *arguments: checked.append(1) or Verifier(*arguments))
         for versions, text, checks in ((older, digest, 0), (older, "other", 1), (older, "", 1), (self.OLD, digest, 1)):
             record = replace(stored("20x24x16", PAD, versions), digest=text)
             Store().keep(record, replace=True)
@@ -191,7 +191,7 @@ class TestOutdatedRecords:
             assert load(20, 24, 16).origin == "exact"
             assert len(checked) == checks, (versions, text)
 
-    def test_a_better_one_that_was_kept_meanwhile_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_better_one_that_was_stored_meanwhile_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
         record = stored("20x24x16", PAD, self.OLD)
         better = make(1.0, record.problem, variant(PLAIN), record.device)
         check = Verifier.check
@@ -215,7 +215,7 @@ class TestOutdatedRecords:
             kernel = load(20, 24, 16)
         assert kernel.origin == "default"
         assert right(kernel)
-        assert Store().best(record.device, record.problem) == record  # for whoever tunes again to see
+        assert Store().best(record.device, record.problem) == record  # so that a later tuning sees it
 
     def test_one_that_cannot_be_launched_gives_the_default_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
         stored("20x24x16", PAD, self.OLD)

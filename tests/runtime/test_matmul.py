@@ -18,7 +18,7 @@ from tilewright.runtime.product.plan import ReadyKernel
 
 @pytest.fixture(autouse=True)
 def kernels() -> dict[Any, ReadyKernel]:
-    """No kernels kept from another test, whose store was another."""
+    """The library's kernels, which are cleared first, as another test had another store."""
     tilewright.clear()
     return tilewright._library._kernels
 
@@ -35,9 +35,9 @@ class TestHost(Products):
         def spied(kernel: Kernel, *layout: Any) -> Any:
             run = laid(kernel, *layout)
 
-            def spy(stream: int, capturing: bool, *given: Any) -> None:
-                seen.append((*layout[:3], *given[:3]))
-                run(stream, capturing, *given)
+            def spy(stream: int, capturing: bool, *arguments: Any) -> None:
+                seen.append((*layout[:3], *arguments[:3]))
+                run(stream, capturing, *arguments)
 
             return spy
 
@@ -86,11 +86,11 @@ def cupy_or_skip() -> Any:
 
 @pytest.mark.gpu
 class TestNumpyOnGpu(Products):
-    """NumPy arrays, copied to the GPU and the result back."""
+    """NumPy arrays, which are copied to the GPU, and the result back."""
 
     device = "cuda"
 
-    def test_only_what_is_asked_for_comes_back(self) -> None:
+    def test_only_the_part_that_out_names_comes_back(self) -> None:
         a, b, board = whole(13, 11), whole(11, 12), whole(20, 30)
         before = board.copy()
         self.product(a[:, ::-1][:, ::-1], b, out=board[4:17, 9:21])
@@ -107,7 +107,7 @@ class TestNumpyOnGpu(Products):
 
 @pytest.mark.gpu
 class TestCupy(Products):
-    """CuPy arrays where they are."""
+    """CuPy arrays, which are not copied."""
 
     def put(self, array: NDArray[Any]) -> Any:
         return cupy_or_skip().asarray(array)
@@ -117,14 +117,14 @@ class TestCupy(Products):
         return copied
 
     def test_the_work_goes_to_the_current_stream(self) -> None:
-        """Captured into a graph on the stream, it has not run until the graph does."""
+        """A product that is captured into a graph on the stream runs when the graph does."""
         cupy = cupy_or_skip()
         a, b = self.put(whole(64, 48)), self.put(whole(48, 80))
         out = cupy.zeros((64, 80), "float32")
         stream = cupy.cuda.Stream(non_blocking=True)
         with stream:
             tilewright.matmul(a, b, out=out)
-            wanted = self.back(out)
+            expected = self.back(out)
             out[...] = 0
             stream.synchronize()
             stream.begin_capture()
@@ -133,15 +133,15 @@ class TestCupy(Products):
             assert not self.back(out).any()
             graph.launch(stream)
             stream.synchronize()
-        assert np.array_equal(self.back(out), wanted)
-        assert wanted.any()
+        assert np.array_equal(self.back(out), expected)
+        assert expected.any()
 
     def test_a_view_is_used_where_it_lies(self, monkeypatch: pytest.MonkeyPatch) -> None:
         seen: list[int] = []
-        monkeypatch.setattr(Kernel, "laid", lambda *lds: lambda stream, capturing, *given: seen.extend(given[:3]))
+        monkeypatch.setattr(Kernel, "laid", lambda *lds: lambda stream, capturing, *args: seen.extend(args[:3]))
         x, y = self.put(whole(30, 40)), self.put(whole(50, 60))
         a, b = x.T[4:20, 3:18], y[2:17, 1:24]
-        out = tilewright.matmul(a, b, vendor="never")  # timed beside cuBLAS it would be called many times
+        out = tilewright.matmul(a, b, vendor="never")  # a contest with cuBLAS would call it many times
         assert seen == [array.data.ptr for array in (a, b, out)]
 
     def test_arrays_of_another_place_are_refused(self) -> None:

@@ -21,14 +21,14 @@ from tilewright.tuner import tune as tune_module
 
 pytestmark = pytest.mark.fast
 
-ASKED = Problem(24, 20, 16, "double", False, True)
+PROBLEM = Problem(24, 20, 16, "double", False, True)
 """Problem that every form below names."""
 FORMS: dict[str, tuple[Any, dict[str, Any]]] = {
     "text": ("24x20x16", {"dtype": "double", "trans": "nt"}),
     "a tuple": ((24, 20, 16), {"dtype": np.float64, "trans": "nt"}),
     "a list": ([24, np.int64(20), 16], {"dtype": tilewright.DType.DOUBLE, "trans_b": True}),
-    "a Problem": (ASKED, {}),
-    "a Problem and what it says": (ASKED, {"dtype": "float64", "trans": "nt", "trans_a": False, "accuracy": "ieee"}),
+    "a Problem": (PROBLEM, {}),
+    "a Problem and what it says": (PROBLEM, {"dtype": "float64", "trans": "nt", "trans_a": False, "accuracy": "ieee"}),
     "both ways to say the transposes": ("24x20x16", {"dtype": "f64", "trans": "nt", "trans_a": False, "trans_b": True}),
 }
 
@@ -39,18 +39,18 @@ class ReachedError(Exception):
 
 @pytest.fixture
 def problem_of(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[..., Problem]]:
-    """For each function what gives the problem that it takes from its arguments; nothing is compiled or measured."""
+    """For each function, one that returns the problem which its arguments name; nothing is compiled or measured."""
 
     def reached(problem: Problem, *_: object) -> None:
         raise ReachedError(problem)
 
     def through(call: Callable[..., object]) -> Callable[..., Problem]:
-        def problem(*given: Any, **words: Any) -> Problem:
+        def problem(*arguments: Any, **words: Any) -> Problem:
             with pytest.raises(ReachedError) as caught:
-                call(*given, device="host", **words)
-            found = caught.value.args[0]
-            assert isinstance(found, Problem)
-            return found
+                call(*arguments, device="host", **words)
+            named = caught.value.args[0]
+            assert isinstance(named, Problem)
+            return named
 
         return problem
 
@@ -63,7 +63,7 @@ def problem_of(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[..., Probl
         bundle = tilewright.emit(shape, arch="sm_80", config="tiled:16", **words)
         (problem,) = (
             each
-            for each in (ASKED, Problem(24, 20, 16), Problem(24, 24, 24))
+            for each in (PROBLEM, Problem(24, 20, 16), Problem(24, 24, 24))
             if tilewright.emit(tilewright.Served(each, parse("tiled:16"), TYPICAL["sm_80"])).files == bundle.files
         )
         return problem
@@ -76,7 +76,7 @@ def problem_of(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[..., Probl
 @pytest.mark.parametrize("function", ["load", "prepare", "tune", "emit"])
 def test_every_function_takes_every_form(function: str, form: str, problem_of: dict[str, Any]) -> None:
     shape, words = FORMS[form]
-    assert problem_of[function](shape, **words) == ASKED
+    assert problem_of[function](shape, **words) == PROBLEM
 
 
 @pytest.mark.parametrize("function", ["load", "prepare", "tune", "emit"])
@@ -84,13 +84,13 @@ def test_one_number_as_text_is_a_cube_in_float(function: str, problem_of: dict[s
     assert problem_of[function]("24") == Problem(24, 24, 24)
 
 
-def test_the_forms_of_before_still_work(problem_of: dict[str, Any]) -> None:
+def test_earlier_forms_still_work(problem_of: dict[str, Any]) -> None:
     load, tune = problem_of["load"], problem_of["tune"]
-    assert load(24, 20, 16, dtype="double", trans_b=True) == ASKED
-    assert load(m=24, n=20, k=16, dtype="double", trans_a=False, trans_b=True) == ASKED
-    assert load(24, k=16, n=20, dtype="double", trans_b=True) == ASKED
+    assert load(24, 20, 16, dtype="double", trans_b=True) == PROBLEM
+    assert load(m=24, n=20, k=16, dtype="double", trans_a=False, trans_b=True) == PROBLEM
+    assert load(24, k=16, n=20, dtype="double", trans_b=True) == PROBLEM
     assert load(shape="24x20x16") == Problem(24, 20, 16)
-    assert tune(problem=ASKED) == ASKED
+    assert tune(problem=PROBLEM) == PROBLEM
     served = tilewright.Served("24x20x16", parse("tiled:16"), TYPICAL["sm_80"])  # type: ignore[arg-type]
     assert served.problem == Problem(24, 20, 16)
     assert tilewright.emit(served=[served], name="my", layout=tilewright.Layout(main=True)).files
@@ -136,40 +136,40 @@ def test_two_words_for_the_transposes_that_differ(function: str) -> None:
         (({8: 9},), {}, "n and k must be given beside m={8: 9}"),
     ],
 )
-def test_a_shape_for_load_that_is_none(sizes: tuple[Any, ...], named: dict[str, Any], message: str) -> None:
+def test_arguments_of_load_that_name_no_shape(sizes: tuple[Any, ...], named: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=re.escape(message)):
         tilewright.load(*sizes, device="host", **named)
 
 
-def test_words_are_for_the_shapes_that_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside a Problem of another type, in one call."""
-    seen: list[Problem] = []
+def test_keywords_apply_to_shapes_without_a_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Problem of another type may stand beside such shapes in one call."""
+    problems: list[Problem] = []
 
-    def kept(self: Library, problem: Problem, *_: object) -> Any:
-        seen.append(problem)
+    def ready(self: Library, problem: Problem, *_: object) -> Any:
+        problems.append(problem)
         return SimpleNamespace(kernel=SimpleNamespace(prepare_graphs=lambda graphs: None))
 
-    monkeypatch.setattr(Library, "_ready", kept)
-    tilewright.prepare(ASKED, "9x10x11", dtype="float", trans="tn", device="host")
-    served = tilewright.Served(ASKED, parse("tiled:16"), TYPICAL["sm_80"])
+    monkeypatch.setattr(Library, "_ready", ready)
+    tilewright.prepare(PROBLEM, "9x10x11", dtype="float", trans="tn", device="host")
+    served = tilewright.Served(PROBLEM, parse("tiled:16"), TYPICAL["sm_80"])
     bundle = tilewright.emit([served, "9x10x11"], arch="sm_80", dtype="float", trans="tn", config="tiled:32")
     header = bundle.files[1][1]
-    assert seen == [ASKED, Problem(9, 10, 11, trans="tn")]
+    assert problems == [PROBLEM, Problem(9, 10, 11, trans="tn")]
     assert all(each in header for each in ("_f64_nt_run(", "_f32_tn_run("))
 
 
 class TestEmit:
-    """Shapes without a kernel of their own: the store gives it, as `tilewright emit` has it."""
+    """Shapes get their kernels from the store, as by `tilewright emit`."""
 
     @pytest.mark.parametrize("shape", ["4096", "1000x999x77"])
     def test_the_command_writes_the_same(self, shape: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         run = caller(capsys)
-        words = ("--arch", "sm_90a", "--store", str(tmp_path / "kept"), "--name", "my", "-o", str(tmp_path))
+        words = ("--arch", "sm_90a", "--store", str(tmp_path / "empty"), "--name", "my", "-o", str(tmp_path))
         assert run("emit", "--shape", shape, *words).status == 0
-        for name, text in tilewright.emit(shape, "my", arch="sm_90a", store=tmp_path / "kept").files:
+        for name, text in tilewright.emit(shape, "my", arch="sm_90a", store=tmp_path / "empty").files:
             assert (tmp_path / name).read_text() == text
 
-    def test_the_device_of_an_architecture_with_most_records_counts(self, tmp_path: Path) -> None:
+    def test_the_device_of_an_architecture_with_most_records_is_taken(self, tmp_path: Path) -> None:
         for n in (20, 30):
             Store(tmp_path).keep(make(10.0, Problem(24, n, 16), device="nvidia-a10"))
         Store(tmp_path).keep(make(10.0, Problem(24, 20, 16), device="nvidia-geforce-rtx-3090"))
@@ -184,7 +184,7 @@ class TestEmit:
             tilewright.emit("64", arch="host")
 
     def test_what_contradicts_a_served(self) -> None:
-        served = tilewright.Served(ASKED, parse("tiled:16"), TYPICAL["sm_80"])
+        served = tilewright.Served(PROBLEM, parse("tiled:16"), TYPICAL["sm_80"])
         for words, message in (
             ({"arch": "sm_90a"}, "arch is sm_90a, and the Served 24x20x16 double nt beside it has sm_80: leave arch"),
             ({"config": "tiled:32"}, "config is tiled:32, and the Served 24x20x16 double nt beside it has tiled:16"),

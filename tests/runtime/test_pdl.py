@@ -17,7 +17,7 @@ from tilewright.runtime.product.kernel import prepare
 from variants import variant
 
 EXACT, GUARDED, SCALAR = 192, 196, 197
-"""Sizes that tiles divide, that they do not, and whose rows are no whole vectors either."""
+"""A size that tiles divide, one that they do not divide, and one whose rows are no whole vectors either."""
 CONFIGS = (
     ("naive", SCALAR),
     ("tiled", SCALAR),
@@ -47,7 +47,7 @@ def test_the_structures_are_those_of_cuda_h() -> None:
 
 
 def _offset(reference: Any) -> int:
-    """The offset that byref() got beside the object: a multiple of 64 from 0, as the driver asks."""
+    """The offset that byref() got beside the object. The address is a multiple of 64, as the driver requires."""
     start = ctypes.cast(reference, ctypes.c_void_p).value
     assert start is not None
     assert start % 64 == 0
@@ -55,28 +55,28 @@ def _offset(reference: Any) -> int:
 
 
 class FakeDriver:
-    """Gives a mark for a tensor map."""
+    """A driver that writes a mark in place of a tensor map."""
 
     def __init__(self) -> None:
         self.status, self.seen = 0, list[Any]()
         self.cuTensorMapEncodeTiled = self._encode  # the driver's name
 
-    def _encode(self, to: Any, *given: Any) -> int:
-        """Puts down a mark, and keeps what was asked for."""
+    def _encode(self, to: Any, *args: Any) -> int:
+        """Write a mark and note the arguments."""
         ctypes.memmove(ctypes.addressof(to._obj) + _offset(to), b"MAP!" * 32, 128)
-        self.seen.append([list(each) if hasattr(each, "__len__") else getattr(each, "value", each) for each in given])
+        self.seen.append([list(each) if hasattr(each, "__len__") else getattr(each, "value", each) for each in args])
         return self.status
 
 
 @pytest.mark.parametrize(("dtype", "code", "size"), [(DType.FLOAT, 7, 4), (DType.DOUBLE, 8, 8)])
-def test_a_tensor_map_tells_rows_and_box(monkeypatch: pytest.MonkeyPatch, dtype: DType, code: int, size: int) -> None:
+def test_a_tensor_map_has_rows_and_box(monkeypatch: pytest.MonkeyPatch, dtype: DType, code: int, size: int) -> None:
     driver = FakeDriver()
     monkeypatch.setattr(launch, "_driver", lambda: driver)
     for swizzled in (False, True):
         made = launch.encoded_map(4096, 100, 60, 64, dtype, TensorBox(32, 16, swizzled))
         assert made == b"MAP!" * 32
-        asked = [code, 2, 4096, [60, 100], [64 * size], [16, 32], [1, 1], 0, 3 if swizzled else 0, 2, 0]
-        assert driver.seen.pop() == asked
+        arguments = [code, 2, 4096, [60, 100], [64 * size], [16, 32], [1, 1], 0, 3 if swizzled else 0, 2, 0]
+        assert driver.seen.pop() == arguments
     driver.status = 1
     with pytest.raises(LaunchError, match="cuTensorMapEncodeTiled returned 1 for 100 rows of 60, 61 apart"):
         launch.encoded_map(4096, 100, 60, 61, dtype, TensorBox(32, 16, True))
@@ -85,8 +85,8 @@ def test_a_tensor_map_tells_rows_and_box(monkeypatch: pytest.MonkeyPatch, dtype:
 @pytest.mark.gpu
 @pytest.mark.parametrize(("text", "size"), CONFIGS)
 def test_products_that_need_each_other(text: str, size: int) -> None:
-    """X becomes P X again and again, P a permutation, in three buffers that take turns: a kernel that reads too early
-    or writes too early leaves another order of rows."""
+    """X becomes P X again and again, where P is a permutation, in three buffers that take turns. A kernel that reads or
+    writes too early leaves another order of rows."""
     device = open_device(choose("cuda"))
     rows, cols, steps = size, size, 60
     dtype = DType.DOUBLE if text.startswith("dmma") else DType.FLOAT
@@ -120,7 +120,7 @@ def test_products_that_need_each_other(text: str, size: int) -> None:
 
 
 class FakeDevice:
-    """A device and a processor whose clock the test moves."""
+    """A device and a processor with a clock that a test moves."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, queueing_us: list[float]) -> None:
         self.now_us, self.queueing_us, self.held_us, self.runs = 0.0, queueing_us, [0.0], 0
@@ -140,7 +140,7 @@ class FakeDevice:
         pass
 
     def stopwatch(self, work_us: float) -> Callable[[], float]:
-        """The device works `work_us`, and waits first for what the processor has not queued when the hold ends."""
+        """Time a run on a device that works for `work_us`, once all work is queued that was not when the hold ended."""
 
         def between(start: object, end: object) -> float:
             return work_us + max(0.0, self.queueing_us[min(self.runs, len(self.queueing_us)) - 1] - self.held_us[-1])

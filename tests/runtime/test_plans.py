@@ -39,13 +39,13 @@ def clear() -> None:
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[CallPlan]:
-    """Every plan that is made."""
+    """A list of every plan that is made."""
     made: list[CallPlan] = []
     make = CallPlan.__init__
 
-    def noted(self: CallPlan, *given: Any, **named: Any) -> None:
+    def noted(self: CallPlan, *arguments: Any, **keywords: Any) -> None:
         made.append(self)
-        make(self, *given, **named)
+        make(self, *arguments, **keywords)
 
     monkeypatch.setattr(CallPlan, "__init__", noted)
     return made
@@ -56,7 +56,7 @@ def product(a: Any, b: Any, **options: Any) -> Any:
 
 
 class TestPlans:
-    def test_one_for_each_layout(self, planned: list[CallPlan]) -> None:
+    def test_one_plan_for_each_layout(self, planned: list[CallPlan]) -> None:
         a, b, board = whole(20, 12), whole(12, 16), np.zeros((20, 30), "float32")
         for _ in range(3):
             assert np.array_equal(product(a, b), a @ b)
@@ -65,7 +65,7 @@ class TestPlans:
         assert len(planned) == 3
         assert len(tilewright._library._kernels) == 2  # as stored, and A transposed
 
-    def test_one_for_all_copies_and_arrays_of_other_kinds(self, planned: list[CallPlan]) -> None:
+    def test_one_plan_for_all_copies_and_arrays_of_other_kinds(self, planned: list[CallPlan]) -> None:
         x, b = whole(8, 16), whole(8, 6)
         kernel = tilewright.load(8, 6, 8, device="host")
         for way in (product, kernel):
@@ -82,7 +82,7 @@ class TestPlans:
         locked = np.zeros((8, 8), "float32")
         locked.flags.writeable = False
         askew = np.zeros(8 * 8 * 4 + 1, np.uint8)[1:].view("float32").reshape(8, 8)
-        for given, error, text in (
+        for arguments, error, text in (
             ((a, b, a), LayoutError, "out overlaps a"),
             ((a, b, b), LayoutError, "out overlaps b"),
             ((a, b, locked), LayoutError, "out is read-only"),
@@ -92,7 +92,7 @@ class TestPlans:
             ((a[:7], b, out), ShapeError, "out must be 7x8"),
         ):
             with pytest.raises(error, match=text):
-                product(*given[:2], out=given[2])
+                product(*arguments[:2], out=arguments[2])
         product(a, b)
         with pytest.raises(ShapeError, match="beta is 2"):
             product(a, b, beta=2)
@@ -107,7 +107,7 @@ class TestPlans:
 
     @pytest.mark.parametrize("out", [True, False], ids=["with out", "without out"])
     @pytest.mark.parametrize("library", ["NumPy", "CuPy", "torch"])
-    def test_all_that_tells_calls_apart_is_in_their_key(self, library: str, out: bool) -> None:
+    def test_all_that_distinguishes_calls_is_in_their_key(self, library: str, out: bool) -> None:
         kind, array = KINDS[library]
         count = 3 if out else 2
 
@@ -140,7 +140,7 @@ class TestPlans:
         assert np.isposinf(product(ones, ones, alpha=1e300)).all()
         assert np.isneginf(product(ones, ones, alpha=-1e300)).all()
 
-    def test_they_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_number_of_plans_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(plan_module, "_MAX_PLANS", 3)
         board, b = whole(8, 60), whole(8, 8)
         for width in range(8, 20):
@@ -155,7 +155,7 @@ class TestPlans:
             product(whole(m, 8), b)
         assert sorted(problem.m for problem, _ in tilewright._library._kernels) == [3, 5]
 
-    def test_one_that_a_graph_holds_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_kernel_that_a_graph_holds_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(matmul_module, "_MAX_KERNELS", 1)
         b = whole(8, 8)
         product(whole(3, 8), b)
@@ -186,7 +186,7 @@ class TestPlans:
 
 
 class Elsewhere:
-    """A double of an array of CuPy or torch, with the attributes that a key reads."""
+    """A stand-in for an array of CuPy or torch, with the attributes that a key reads."""
 
     def __init__(
         self, shape: tuple[int, int] = (6, 6), strides: tuple[int, int] = (24, 4), dtype: str = "float32",
@@ -206,7 +206,7 @@ class Elsewhere:
 
 
 def here(shape: tuple[int, int] = (6, 6), strides: tuple[int, int] = (24, 4), dtype: str = "float32") -> NDArray[Any]:
-    """An array of NumPy that lies so."""
+    """A NumPy array of this layout."""
     return np.ndarray(shape, dtype, bytearray(6 * 24), strides=strides)
 
 
@@ -215,7 +215,7 @@ GPU: Any = SimpleNamespace(
     Tensor=Elsewhere, nn=SimpleNamespace(Parameter=Elsewhere), _C=None,
     autograd=SimpleNamespace(graph=SimpleNamespace(increment_version=None)), fx=SimpleNamespace(_symbolic_trace=None),
 )  # fmt: skip
-"""CuPy and torch, as far as keys go."""
+"""Stand-in for CuPy and torch, with the names that keys need."""
 KINDS: dict[str, tuple[arrays_module.Kind, Any]] = {
     "NumPy": (arrays_module.KINDS[np.ndarray], here),
     "CuPy": (arrays_module._CuPy(GPU), Elsewhere),
@@ -224,17 +224,17 @@ KINDS: dict[str, tuple[arrays_module.Kind, Any]] = {
 
 
 class TestMemory:
-    def test_prepared_shapes_are_there_and_told(self, planned: list[CallPlan]) -> None:
+    def test_prepared_shapes_are_ready_and_counted(self, planned: list[CallPlan]) -> None:
         before = tilewright.memory()
         tilewright.prepare("9x10x11", (4, 5, 6), tilewright.Problem(3, 3, 3, "double"), device="host", trans="tn")
         kernels = tilewright._library._kernels
         assert [problem.trans for problem, _ in kernels] == ["tn", "tn", "nn"]
         assert tilewright.memory().kernels >= before.kernels + 3
         assert tilewright.memory().bytes > 0
-        held = list(kernels.values())
+        prepared = list(kernels.values())
         a, b = whole(11, 9), whole(11, 10)
         assert np.array_equal(product(a.T, b), a.T @ b)
-        assert list(kernels.values()) == held
+        assert list(kernels.values()) == prepared
         tilewright.clear()
         assert not kernels
         assert np.array_equal(product(a.T, b), a.T @ b)
@@ -248,7 +248,7 @@ class TestMemory:
         assert selectors == {"host", device_of("auto").info.selector}
 
     @pytest.mark.parametrize("shape", [5, (1, 2), "1x2", None, (1.5, 2, 3)])
-    def test_shapes_that_are_none(self, shape: Any) -> None:
+    def test_arguments_that_name_no_shape(self, shape: Any) -> None:
         with pytest.raises((ArgumentTypeError, ShapeError)):
             tilewright.prepare(shape, device="host")
 
@@ -288,7 +288,7 @@ class TestScratch:
 
     @pytest.fixture
     def scratch(self, device: FakeGpu) -> Scratch:
-        """One buffer of 64 bytes and 32 bytes of counters; kernels are told both addresses."""
+        """Memory of one buffer of 64 bytes and 32 bytes of counters; kernels get both addresses."""
         return Scratch(device, (64,), 32, lambda at: at)
 
     def test_each_stream_and_each_graph_has_its_own(self, device: FakeGpu, scratch: Scratch) -> None:
@@ -353,7 +353,7 @@ class Block:
 
 
 class FakeTorch:
-    """torch as `torch_pool` sees it: its allocator gives what lies in a graph's own pool, or in the one of all work."""
+    """torch as `torch_pool` sees it: its allocator takes memory from a graph's own pool or from the common one."""
 
     uint8 = "uint8"
 
@@ -387,7 +387,7 @@ class TestTorchPool:
     """Memory of graphs that torch captures."""
 
     @pytest.mark.parametrize("private", [True, False])
-    def test_torch_gives_what_kernels_write_and_the_driver_their_counters(
+    def test_torch_allocates_what_kernels_write_and_the_driver_their_counters(
         self, private: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         torch, device = FakeTorch(private), FakeGpu()
@@ -421,7 +421,7 @@ class TestCopies:
         for _ in range(2):
             assert np.array_equal(product(a, b, copy="if-needed"), a @ b)
 
-    def test_what_starts_at_an_odd_address_though_a_plan_is_kept(self) -> None:
+    def test_an_array_at_an_odd_address_though_a_plan_exists(self) -> None:
         a, b, c = whole(8, 6), whole(6, 5), whole(8, 5)
         odd_a, odd_out = (np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape) for x in (a, c))
         odd_a[...] = a
@@ -436,13 +436,13 @@ class TestCopies:
             with pytest.raises(LayoutError, match="out overlaps a"):
                 way(board[:, :6], b, out=board[:, :5], copy="if-needed")
 
-    def test_out_too(self) -> None:
+    def test_an_out_with_steps(self) -> None:
         a, b, board = whole(6, 7), whole(7, 5), whole(12, 10)
-        wanted = board.copy()
-        wanted[::2, ::-2] = a @ b + 2 * board[::2, ::-2]
+        expected = board.copy()
+        expected[::2, ::-2] = a @ b + 2 * board[::2, ::-2]
         out = board[::2, ::-2]
         assert product(a, b, out=out, beta=2, copy="if-needed") is out
-        assert np.array_equal(board, wanted)
+        assert np.array_equal(board, expected)
 
     def test_an_out_that_cannot_hold_the_result_is_not_written_from_a_copy(self) -> None:
         a, b = whole(6, 7), whole(7, 5)
@@ -462,7 +462,7 @@ class TestCopies:
         empty = np.lib.stride_tricks.as_strided(row, (0, 5), (0, 0))
         assert product(a[:0], b, out=empty) is empty
 
-    def test_a_loaded_kernel_takes_transposed_views_so(self) -> None:
+    def test_a_loaded_kernel_copies_transposed_views(self) -> None:
         a, b = whole(7, 6), whole(7, 5)
         kernel = tilewright.load(6, 5, 7, device="host")
         with pytest.raises(LayoutError):
@@ -476,9 +476,9 @@ class TestCopies:
         def spied(kernel: Kernel, *lds: int) -> Any:
             run = laid(kernel, *lds)
 
-            def spy(stream: int, capturing: bool, *given: Any) -> None:
-                seen.extend(given[:3])
-                run(stream, capturing, *given)
+            def spy(stream: int, capturing: bool, *arguments: Any) -> None:
+                seen.extend(arguments[:3])
+                run(stream, capturing, *arguments)
 
             return spy
 
@@ -502,7 +502,7 @@ class Exported:
 
 
 class Pinned(Exported):
-    """One in memory of the processor that CUDA has pinned (kDLCUDAHost)."""
+    """An array in memory of the processor that CUDA has pinned (kDLCUDAHost)."""
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 3, 0
@@ -520,7 +520,7 @@ class WithNamespace(Exported):
 
 class TestOtherKinds:
     @pytest.mark.parametrize("kind", [Exported, Pinned])
-    def test_what_has_only_dlpack(self, kind: type[Exported]) -> None:
+    def test_arrays_with_dlpack_alone(self, kind: type[Exported]) -> None:
         a, b = whole(6, 7), whole(7, 5)
         got = product(kind(a), kind(b))
         assert type(got) is np.ndarray
@@ -535,7 +535,7 @@ class TestOtherKinds:
         assert type(number) is WithNamespace
         assert (number.array.shape, number.array) == ((), a[0] @ b[:, 0])
 
-    def test_it_may_be_the_target(self) -> None:
+    def test_an_array_of_another_library_may_be_out(self) -> None:
         a, b, c = whole(6, 7), whole(7, 5), np.zeros((6, 5), "float32")
         target = Exported(c)
         assert product(a, b, out=target) is target

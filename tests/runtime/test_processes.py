@@ -29,12 +29,12 @@ from tilewright.tuner.bench import contest
 
 PLAIN = "tiled:16"
 SPLIT = "simt:32x32x16,thread=4x4,split_k=4"
-"""The CTA that comes last to a counter adds partial sums up; a product that never ends leaves the counter half-way."""
+"""The last CTA at a counter adds up partial sums, so a product that never ends leaves the counter half-way."""
 
 
 def gemm_of(kernel):  # type: ignore[no-untyped-def]
-    """A kernel as `load` gives it; programs have this function too."""
-    own = OwnKernel(kernel.device, kernel.problem, LookupResult(kernel.config, "default"), lambda found: found)
+    """A kernel as `load` returns it; the programs below have this function too."""
+    own = OwnKernel(kernel.device, kernel.problem, LookupResult(kernel.config, "default"), lambda lookup: lookup)
     own.compiled = kernel
     return Gemm(own, None, lambda: None)
 
@@ -62,8 +62,8 @@ def right(*_):
 """
 
 
-def ended(program: str, **environment: str) -> str:
-    """Run a program to its end, which must be a good one, and return its output."""
+def output_of(program: str, **environment: str) -> str:
+    """Run a program, which has to succeed and to warn of nothing, and return its output."""
     command = [sys.executable, "-c", program]
     env = os.environ | environment
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=env)
@@ -103,16 +103,16 @@ for thread in threads:
 )
 
 
-def test_children_multiply_whatever_threads_of_their_parent_are_at() -> None:
-    """Nearly every fork comes in the middle of products, which work in the same memory."""
-    ended(f"import warnings; warnings.simplefilter('ignore')  # that there are threads\n{FORKS}")
+def test_children_multiply_while_threads_of_their_parent_do() -> None:
+    """Nearly every fork comes in the middle of products, which use the same memory."""
+    output_of(f"import warnings; warnings.simplefilter('ignore')  # forks warn of threads\n{FORKS}")
 
 
 NUMPYS = """
 import os, signal, threading, warnings
 import numpy as np
 from tilewright import load, matmul
-warnings.simplefilter("ignore")  # that there are threads
+warnings.simplefilter("ignore")  # forks warn of threads
 a = np.ones((200, 200), np.float32)
 assert load(200, 200, 200, device="host").origin == "vendor"
 ending = threading.Event()
@@ -133,8 +133,8 @@ ending.set()
 
 
 def test_a_fork_waits_for_products_of_numpy() -> None:
-    """OpenBLAS would wait in the fork, for ever, for threads of its own that are at work."""
-    ended(NUMPYS, OPENBLAS_NUM_THREADS="2", TILEWRIGHT_VENDOR="auto")
+    """Otherwise OpenBLAS would wait for ever, within the fork, for busy threads of its own."""
+    output_of(NUMPYS, OPENBLAS_NUM_THREADS="2", TILEWRIGHT_VENDOR="auto")
 
 
 def test_a_first_product_on_the_processor_imports_nothing() -> None:
@@ -148,13 +148,13 @@ for vendor in ("auto", "never"):
     matmul(np.ones((4, 5)), np.ones((5, 6)), device="host", vendor=vendor)
 print(sorted({name for name in sys.modules if name.startswith("tilewright")} - before))
 """
-    assert ended(program) == "[]\n"
+    assert output_of(program) == "[]\n"
 
 
 LOCKS = """
 import os, signal, threading, warnings
 from tilewright.runtime.locks import CachedProperty, Lock
-warnings.simplefilter("ignore")  # that there are threads
+warnings.simplefilter("ignore")  # forks warn of threads
 waiting, ending = threading.Event(), threading.Event()
 
 class Guarded:
@@ -180,7 +180,7 @@ def child_is_well(held):
 one, other = Guarded(), Lock()
 assert child_is_well(held=False)
 with one.lock.alone():
-    assert child_is_well(held=False)  # by the thread that forks: what it is at goes on
+    assert child_is_well(held=False)  # held by the thread that forks, which goes on
 def hold():
     with other.alone(), one.lock.alone():
         one.slow
@@ -190,17 +190,17 @@ waiting.wait()
 assert child_is_well(held=True)
 ending.set()
 thread.join()
-assert one.renewed == 0  # of the parent
+assert one.renewed == 0  # the parent renews nothing
 """
 
 
 def test_a_childs_locks_are_free_and_what_was_half_way_under_them_is_renewed() -> None:
-    ended(LOCKS)
+    output_of(LOCKS)
 
 
 def test_a_lock_does_not_keep_what_it_guards() -> None:
     class Guarded:
-        """Has a lock that renews it."""
+        """An object with a lock that renews it."""
 
         def __init__(self) -> None:
             self.lock = Lock(self.renew)
@@ -218,7 +218,7 @@ def test_a_lock_does_not_keep_what_it_guards() -> None:
         gc.enable()
 
 
-def test_a_child_of_a_process_that_was_importing_is_told_so() -> None:
+def test_a_child_of_a_process_that_was_importing_gets_an_error() -> None:
     """Python has a lock for each module, and no child can renew those."""
     program = """
 import os, signal, sys, threading, warnings
@@ -246,15 +246,15 @@ ending.set()
 thread.join()
 tilewright.matmul
 """
-    told = "forked while another thread imported tilewright: import what is called before threads start, as by `from"
-    assert told in ended(program)
+    message = "forked while another thread imported tilewright: import what is called before threads start, as by `from"
+    assert message in output_of(program)
 
 
 # ---- The end of the interpreter --------------------------------------------------------------------------------
 
 AT_EXIT = """
 import atexit
-atexit.register(lambda: print(right()))  # after those of all that is imported later
+atexit.register(lambda: print(right()))  # it runs after the handlers of later imports
 """
 FINALIZER = """
 class Last:
@@ -270,7 +270,7 @@ DAEMON = """
 import threading, time
 long = gemm_of(prepare(device, Problem(500, 500, 500), parse("tiled:16")))
 a = np.ones((500, 500), np.float32)
-threading.Thread(target=long, args=(a, a), daemon=True).start()  # half a second, and the interpreter ends before
+threading.Thread(target=long, args=(a, a), daemon=True).start()  # takes half a second; the interpreter ends before
 time.sleep(0.1)
 """
 
@@ -286,7 +286,7 @@ time.sleep(0.1)
     ids=["atexit", "finalizer, first call", "finalizer", "daemon thread"],
 )
 def test_the_interpreter_ends_well(program: str, prints: str) -> None:
-    assert ended(program) == prints
+    assert output_of(program) == prints
 
 
 # ---- Calls in calls --------------------------------------------------------------------------------------------
@@ -297,33 +297,33 @@ HANDLER = (
 import signal
 from tilewright.codegen.errors import LaunchError
 assert right()
-told, other = set(), gemm_of(prepare(device, Problem(3, 4, 5), parse("tiled:16")))
+outcomes, other = set(), gemm_of(prepare(device, Problem(3, 4, 5), parse("tiled:16")))
 def handle(*_):
     assert (other(a[:3, :5], b[:5, :4]) == a[:3, :5] @ b[:5, :4]).all()
     for number, kernel in enumerate(kernels):
         try:
-            told.add((number, np.array_equal(kernel(a, b), product)))
+            outcomes.add((number, np.array_equal(kernel(a, b), product)))
         except LaunchError as error:
-            told.add((number, str(error).count("\\n"), "signal handler" in str(error)))
+            outcomes.add((number, str(error).count("\\n"), "signal handler" in str(error)))
 signal.signal(signal.SIGUSR1, handle)
 for number, kernel in enumerate(kernels):
     entry = kernel.kernel._main._function.entry
-    def interrupted(*given, entry=entry):
-        failure = entry(*given)
+    def interrupted(*arguments, entry=entry):
+        failure = entry(*arguments)
         signal.raise_signal(signal.SIGUSR1)
         return failure
     kernel.kernel._main._function.entry = interrupted
     assert np.array_equal(kernel(a + 1, b), (a + 1) @ b)
     kernel.kernel._main._function.entry = entry
-    assert told == {(number, 0, True), (1 - number, True)}
-    told.clear()
+    assert outcomes == {(number, 0, True), (1 - number, True)}
+    outcomes.clear()
 assert right()
 """
 )
 
 
 def test_a_signal_handler_may_call_any_kernel_but_the_one_that_it_interrupts() -> None:
-    ended(HANDLER)
+    output_of(HANDLER)
 
 
 # ---- Limits ----------------------------------------------------------------------------------------------------
@@ -340,23 +340,23 @@ first = prepare(device, problem, config)
 pages = int(open("/proc/self/statm").read().split()[0])
 resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (600 << 20),) * 2)
 resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 16,) * 2)
-given = first.fit, first.source, first.binary
-more = [gemm_of(Kernel(device, problem, *given)) for _ in range(80)]
+parts = first.fit, first.source, first.binary
+more = [gemm_of(Kernel(device, problem, *parts)) for _ in range(80)]
 assert all(np.array_equal(kernel(a, b), product) for kernel in more)
 def mapped():
     return open("/proc/self/maps").read().count("memfd:" + first.source.name)
-every = mapped()
+mapped_by_all = mapped()
 del more[1:]
 gc.collect()
-assert 0 < mapped() <= every // 20
+assert 0 < mapped() <= mapped_by_all // 20
 assert np.array_equal(more[0](a, b), product)
 """
 )
 
 
 def test_kernels_share_address_space_and_keep_no_descriptors() -> None:
-    """80 kernels that copy as cp.async does, within 600 MB and 16 descriptors more than before them."""
-    ended(LIMITS)
+    """80 kernels with cp.async fit into 600 MB and 16 descriptors beyond those of the first one."""
+    output_of(LIMITS)
 
 
 def test_too_little_address_space_is_a_line_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,31 +375,31 @@ def test_too_little_address_space_is_a_line_with_a_remedy(monkeypatch: pytest.Mo
 PROBLEM = Problem(9, 8, 7)
 
 
-def most() -> int:
-    """The most threads of a library that multiplies."""
+def most_threads() -> int:
+    """The largest number of threads of a library that multiplies."""
     return max(each["num_threads"] for each in threadpool_info())
 
 
 @pytest.fixture
 def two_threads() -> Iterator[None]:
-    """A process whose libraries take two threads, as they do unless somebody says otherwise."""
+    """Gives libraries two threads each, and checks that they have two when the test ends."""
     with threadpool_limits(2):
         yield
-        assert most() == 2
+        assert most_threads() == 2
 
 
 class Noting(HostDevice):
-    """Notes how many threads NumPy has, each time it multiplies."""
+    """The host device, which notes how many threads NumPy has each time it multiplies."""
 
     def __init__(self) -> None:
         super().__init__()
         self.noted: list[int] = []
 
-    def vendor(self, *given: Any) -> Launch:
-        launch = super().vendor(*given)
+    def vendor(self, *arguments: Any) -> Launch:
+        launch = super().vendor(*arguments)
 
         def noting(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
-            self.noted.append(most())
+            self.noted.append(most_threads())
             launch(a, b, c, alpha, beta)
 
         return noting
@@ -425,15 +425,15 @@ def test_each_way_of_timing(way: str, two_threads: None) -> None:
 
 def test_a_contest_with_numpy(two_threads: None) -> None:
     device = Noting()
-    found = contest.contest(device, PROBLEM, ("numpy",), None, 0.01)
-    assert [rival.key for rival in found.rivals] == ["numpy"]
-    timed = device.noted[device.noted.index(1) :]  # what is checked comes before
+    result = contest.contest(device, PROBLEM, ("numpy",), None, 0.01)
+    assert [rival.key for rival in result.rivals] == ["numpy"]
+    timed = device.noted[device.noted.index(1) :]  # checks come before, with two threads
     assert len(timed) > 7
     assert set(timed) == {1}
 
 
-def test_threads_that_want_it_take_turns() -> None:
-    """Each would else restore the limit of another one, for good."""
+def test_threads_with_that_limit_take_turns() -> None:
+    """Otherwise one thread might restore the limit of another for good."""
     entered, leave, seen = threading.Event(), threading.Event(), list[str]()
 
     def first() -> None:

@@ -101,8 +101,8 @@ def test_floats_are_exact(number: float) -> None:
     assert again == number
 
 
-def test_what_is_at_its_default_is_not_written() -> None:
-    """Fields and parameters to come leave records as they are."""
+def test_defaults_are_not_written() -> None:
+    """Later fields and parameters leave stored records as they are."""
     record = json.loads(dumps(GOOD))["record"]
     assert record["problem"] == {"m": 1024, "n": 768, "k": 512}
     assert record["config"] == {"family": "tiled"}
@@ -119,7 +119,7 @@ def test_a_line_and_back_is_the_same_record(record: Record) -> None:
 
 
 def test_samples_are_read_without_a_look_at_their_type_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are most of what a record holds: reading one took three times as long."""
+    """Samples are most of a record, and a look at the type hint of each would triple the time to read it."""
     seen: list[object] = []
     get_origin = record_json.get_origin
     monkeypatch.setattr(record_json, "get_origin", lambda hint: (seen.append(hint), get_origin(hint))[1])
@@ -160,7 +160,7 @@ def test_a_config_is_completed() -> None:
         {"record__config__edge": 'pad"; system("x")'},
     ],
 )
-def test_a_config_of_another_version_is_told_from_damage(changes: dict[str, Any]) -> None:
+def test_a_config_of_another_version_is_distinguished_from_damage(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
         loads(_document(**changes))
     assert "\n" not in str(caught.value)
@@ -225,12 +225,12 @@ def test_a_schema_that_never_was_is_damage(schema: object) -> None:
     assert not isinstance(caught.value, StoreVersionError)
 
 
-def test_a_newer_schema_is_told_whatever_else_changed() -> None:
+def test_a_newer_schema_is_recognized_whatever_else_changed() -> None:
     with pytest.raises(StoreVersionError, match="newer tilewright"):
         loads(_document(schema=record_json.SCHEMA + 1, record={"other": 1}, more=2))
 
 
-def test_an_older_schema_is_told_whatever_else_changed() -> None:
+def test_an_older_schema_is_recognized_whatever_else_changed() -> None:
     with pytest.raises(ConfigError, match="a record of format 3, which this version does not read: tune the shape"):
         loads(_document(schema=record_json.SCHEMA - 1, record={"other": 1}, more=2))
 
@@ -243,7 +243,7 @@ def test_an_older_schema_is_told_whatever_else_changed() -> None:
         b'{"schema": ' + b"9" * 5000 + b"}", b'{"schema": 4, "x": ' + b"[" * 500 + b"]" * 500 + b"}",
     ],
 )  # fmt: skip
-def test_what_is_no_document_is_refused(data: bytes) -> None:
+def test_text_that_is_no_document_is_refused(data: bytes) -> None:
     with pytest.raises(StoreError):
         loads(data)
 
@@ -289,7 +289,7 @@ def test_status_decides_which_fields_exist() -> None:
         replace(GOOD, status=Status.CRASHED, measurement=None)
 
 
-def test_key_digests_tell_every_field_apart() -> None:
+def test_every_field_changes_the_digest_of_a_key() -> None:
     problem = GOOD.problem
     others = [replace(problem, m=7), replace(problem, n=7), replace(problem, k=7)]
     others += [replace(problem, dtype=DType.DOUBLE), replace(problem, trans_a=True), replace(problem, trans_b=True)]

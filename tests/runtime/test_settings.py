@@ -1,4 +1,4 @@
-"""Where things are kept, and that asking makes nothing."""
+"""Folders of the store and the cache, which are named without being created."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ BOTH = pytest.mark.parametrize(("variable", "folder", "xdg"), FOLDERS, ids=["sto
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Changes that are gone before other fixtures look at the environment."""
+    """A monkeypatch that is undone before other fixtures look at the environment."""
     with monkeypatch.context() as patch:
         yield patch
 
@@ -65,7 +65,7 @@ def test_a_relative_folder_in_a_folder_that_is_gone(
 
 
 def test_a_relative_store_in_a_folder_that_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It would hold nothing, without a word, and be another one after a change of the working directory."""
+    """Such a store would hold nothing, without a warning, and change with the working directory."""
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     assert Store(Path("rel")).root == tmp_path / "gone" / "rel"
@@ -97,7 +97,7 @@ def test_old_platformdirs_without_a_home(
     """Version 4.0 gives a folder named `~` in the current one; later versions raise RuntimeError."""
     environment.delenv(variable)
     for name in ("user_data_path", "user_cache_path"):
-        environment.setattr(settings.platformdirs, name, lambda *given, **named: Path("~/x/tilewright"))
+        environment.setattr(settings.platformdirs, name, lambda *arguments, **keywords: Path("~/x/tilewright"))
     assert folder() is None
 
 

@@ -23,15 +23,14 @@ CHANGED = {
     ("nvidia-h100-80gb-hbm3", "pack_a 1 -> 0, shared 1 -> 0"): 1,
     ("nvidia-h200", "shared 1 -> 0"): 1,
 }
-"""Number of records, by device, whose config changes when it is carried to their own shape, and what changes: they pass
-C through shared memory, which `carried` resets where rows of C are multiples of 32 bytes, or pack an operand, which it
-resets where copies are as wide without. One more or less comes from a
-change of `carried` or of a record, and is to be reviewed."""
+"""Number of records whose config changes when it is carried to their own shape, by device and change. `carried` resets
+`shared` where rows of C are multiples of 32 bytes, and `pack_a` where copies are as wide without it. Another number
+comes from a change of `carried` or of a record, and has to be reviewed."""
 DIGEST_REMEDY = (
     "the configs of these records render to another text than was verified: verify it on their device, or compare its "
     "machine code with that of the text before, then run `python benchmarks/sign_records.py configs/tuned`"
 )
-"""Remedy where a template was meant to change."""
+"""Remedy where the change of a template was intended."""
 
 
 def test_each_is_a_line_of_its_device_that_begins_with_its_problem() -> None:
@@ -52,13 +51,13 @@ def test_each_renders_to_the_text_whose_digest_it_carries() -> None:
     assert [name for name, record in shipped().items() if digest(record) != record.digest] == [], DIGEST_REMEDY
 
 
-def test_each_serves_its_own_shape_as_a_design_that_its_text_names() -> None:
+def test_each_config_serves_its_own_shape_and_is_what_its_text_names() -> None:
     for name, record in shipped().items():
         assert serves(record.config, record.problem, KNOWN[record.device]), name
         assert parse(str(record.config)) == record.config, name
 
 
-def test_each_but_those_listed_stays_the_same_when_it_is_carried_to_its_own_shape() -> None:
+def test_each_config_but_those_counted_stays_when_it_is_carried_to_its_own_shape() -> None:
     changed = Counter[tuple[str, str]]()
     for record in shipped().values():
         config = carried(record.config, record.problem, KNOWN[record.device])

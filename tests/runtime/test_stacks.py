@@ -39,7 +39,7 @@ def stack_of(a: Any, b: Any, out: Any = None) -> Stack:
 
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Problem, Strides | None]]:
-    """The problems whose kernels are asked for launches, with the distances of their matrices."""
+    """The problems of kernels whose launches are made, with the distances of their matrices."""
     seen: list[tuple[Problem, Strides | None]] = []
     laid = Kernel.laid
 
@@ -72,10 +72,10 @@ class TestShapes:
     @pytest.mark.parametrize(("of_a", "of_b"), SHAPES)
     def test_a_product_of_any_rank_is_numpys(self, of_a: Any, of_b: Any, kind: Any) -> None:
         a, b = whole(*of_a, kind=kind), whole(*of_b, seed=1, kind=kind)
-        result, wanted = tilewright.matmul(a, b, **HERE), np.matmul(a, b)
-        assert type(result) is type(wanted)
-        assert result.dtype == wanted.dtype
-        assert np.array_equal(result, wanted)
+        result, expected = tilewright.matmul(a, b, **HERE), np.matmul(a, b)
+        assert type(result) is type(expected)
+        assert result.dtype == expected.dtype
+        assert np.array_equal(result, expected)
 
     @pytest.mark.parametrize(("of_a", "of_b"), EMPTY)
     def test_without_elements(self, of_a: Any, of_b: Any) -> None:
@@ -94,7 +94,7 @@ class TestShapes:
             assert np.array_equal(wide[..., :1], beside[..., :1])
             assert np.array_equal(wide[..., 7:], beside[..., 7:])
 
-    def test_transposed_and_cut_out_operands_lie_where_they_are(self) -> None:
+    def test_transposed_and_cut_out_operands(self) -> None:
         large, other = whole(5, 9, 8), whole(5, 6, 7, seed=1)
         a, b = large[::2, 1:5, 2:8].swapaxes(-1, -2), other[1:4, 1:5, :3]
         assert np.array_equal(tilewright.matmul(a, b, **HERE), a @ b)
@@ -209,13 +209,13 @@ class TestRefused:
         before = a.copy()
         assert np.array_equal(tilewright.matmul(a, whole(2, 3, 3), out=out, **HERE), before @ whole(2, 3, 3))
 
-    def test_reversed_stacks_are_copied_where_that_is_asked_for(self) -> None:
+    def test_reversed_stacks_are_copied_if_needed(self) -> None:
         a, b = whole(3, 4, 5)[::-1], whole(3, 5, 6)
         with pytest.raises(LayoutError, match="a must have its matrices 0 or more whole elements apart"):
             tilewright.matmul(a, b, **HERE)
         assert np.array_equal(tilewright.matmul(a, b, copy="if-needed", **HERE), a @ b)
 
-    def test_numbers_of_products(self) -> None:
+    def test_impossible_numbers_of_products(self) -> None:
         for batch in (-1, 0, 2**31):
             with pytest.raises(ShapeError, match=rf"batch must be in 1..2\^31-1, got {batch}$"):
                 tilewright.load("8", batch=batch, device="host")
@@ -228,7 +228,7 @@ numpys = np.matmul
 
 
 def multiply(a: Any, b: Any, **options: Any) -> Any:
-    """The product by our kernels, by NumPy's where elements are truth values, on which its tests insist."""
+    """The product by our kernels, or by NumPy where elements are booleans, which its tests need."""
     return (numpys if a.dtype == bool else ours)(a, b, **options)
 
 
@@ -240,7 +240,7 @@ class TestAnyRank(theirs.MatmulCommon):
 
 
 class TestLayouts:
-    """Tests in which NumPy calls `numpy.matmul` itself, here replaced."""
+    """Tests of NumPy that call `numpy.matmul`, which is replaced here."""
 
     own = theirs.TestMatmul()
 

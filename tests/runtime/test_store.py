@@ -1,4 +1,4 @@
-"""The store: what it keeps, its layers and look-up order."""
+"""The store: the records that it keeps, its layers, and the order of look-ups."""
 
 import errno
 import os
@@ -36,7 +36,7 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store", shipped)
 
 
-def test_a_kept_record_is_found_by_the_next_store(store: Store) -> None:
+def test_a_stored_record_is_read_by_the_next_store(store: Store) -> None:
     assert store.best(DEVICE, PROBLEM) is None
     assert store.keep(make(10.0))
     assert Store(store.root).best(DEVICE, PROBLEM) == make(10.0)
@@ -69,17 +69,17 @@ def test_an_outdated_one_can_be_replaced_by_a_slower_one(store: Store) -> None:
     assert store.best(DEVICE, PROBLEM) == make(12.0, config=CONFIGS[1])
 
 
-def test_what_was_compared_and_was_slower_gives_way_whatever_its_time(store: Store) -> None:
+def test_a_record_that_lost_a_duel_gives_way_whatever_its_time(store: Store) -> None:
     store.keep(make(10.0))
     assert not store.keep(make(12.0, config=CONFIGS[1]), beaten=[CONFIGS[2]])
     assert store.keep(make(12.0, config=CONFIGS[1]), beaten=[CONFIGS[2], CONFIGS[0]])
     assert store.best(DEVICE, PROBLEM) == make(12.0, config=CONFIGS[1])
 
 
-def test_a_record_is_forgotten_by_whoever_reads_next(store: Store) -> None:
+def test_a_record_is_forgotten(store: Store) -> None:
     other = Problem(5, 6, 7)
     assert not store.forget(DEVICE, PROBLEM)
-    assert not store.root.exists()  # nothing is made on disk for that
+    assert not store.root.exists()  # no folder is made to forget nothing
     ship(store, make(20.0, config=CONFIGS[1]))
     store.keep(make(10.0))
     store.keep(make(1.0, other))
@@ -100,7 +100,7 @@ def test_no_record_is_removed_while_another_process_writes_it(store: Store, monk
     assert store.forget(DEVICE, PROBLEM)
 
 
-def test_a_record_that_cannot_be_removed_is_told_in_a_line(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_cannot_be_removed_is_an_error_in_one_line(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(self: Path, missing_ok: bool = False) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
@@ -116,7 +116,7 @@ def test_a_failure_is_not_kept(store: Store) -> None:
     assert not store.root.exists()
 
 
-def test_what_could_not_be_read_again_is_not_written(store: Store) -> None:
+def test_a_record_that_could_not_be_read_again_is_not_written(store: Store) -> None:
     store.keep(make(10.0))
     with pytest.raises(StoreError):
         store.keep(replace(make(1.0), vendor_us=float("nan")))
@@ -128,8 +128,8 @@ def test_what_could_not_be_read_again_is_not_written(store: Store) -> None:
 # --- layers and look-up ----------------------------------------------------------------------------------------
 
 
-def test_what_the_user_tuned_counts_unless_what_ships_is_much_faster(store: Store) -> None:
-    """The two were measured on GPUs that differ, and a tuning had what ships in its duel."""
+def test_the_users_record_counts_unless_the_shipped_one_is_much_faster(store: Store) -> None:
+    """The two were measured on different GPUs, and the user's tuning had the shipped one in its duel."""
     shipped = make(10.0, config=CONFIGS[1])
     ship(store, shipped)
     assert store.best(DEVICE, PROBLEM) == shipped
@@ -142,8 +142,8 @@ def test_what_the_user_tuned_counts_unless_what_ships_is_much_faster(store: Stor
     assert store.both() == ((make(10.99),), (shipped,))
 
 
-def test_of_what_ships_the_lines_of_the_problem_are_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading all takes as long as hundreds of products."""
+def test_only_lines_of_the_problem_are_read_of_shipped_records(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To read all lines takes as long as hundreds of products."""
     for record in (make(12.0), make(10.0), make(11.0, problem=Problem(9, 9, 9))):
         ship(store, record)
     read = list[bytes]()
@@ -160,7 +160,7 @@ def test_of_what_ships_the_lines_of_the_problem_are_read(store: Store, monkeypat
     assert len(read) == 3
 
 
-def test_what_was_no_tuning_counts_only_if_it_is_faster(store: Store) -> None:
+def test_a_record_of_a_first_use_counts_only_if_it_is_faster(store: Store) -> None:
     shipped = make(10.0, config=CONFIGS[1])
     ship(store, shipped)
     store.keep(replace(make(10.01), effort=FIRST_USE))
@@ -180,15 +180,15 @@ def test_records_of_one_device_and_of_all(store: Store) -> None:
     assert [record for record in store.records() if record.device == "nothing"] == []
 
 
-def test_exact_then_what_the_ranking_says_then_default(store: Store) -> None:
+def test_the_exact_record_then_the_ranking_then_the_default(store: Store) -> None:
     seen: list[tuple[Record, ...]] = []
 
     def ranking(problem: Problem, info: DeviceInfo, records: tuple[Record, ...]) -> LookupResult | None:
         seen.append(records)
         return LookupResult(records[0].config, "first") if records else None
 
-    found = store.lookup(INFO, PROBLEM, ranking)
-    assert (found.origin, found.config, found.record) == ("default", default_config(PROBLEM, INFO), None)
+    result = store.lookup(INFO, PROBLEM, ranking)
+    assert (result.origin, result.config, result.record) == ("default", default_config(PROBLEM, INFO), None)
     records = make(5.0, Problem(64, 64, 64), CONFIGS[1], "another"), make(1.0, Problem(64, 64, 64), CONFIGS[0])
     for record in records:
         store.keep(record)
@@ -197,7 +197,7 @@ def test_exact_then_what_the_ranking_says_then_default(store: Store) -> None:
     for exact in (CONFIGS[2], variant("tiled:32")):
         store.keep(make(9.0, PROBLEM, exact), replace=True)
         assert store.lookup(INFO, PROBLEM, ranking) == LookupResult(exact, "exact", make(9.0, PROBLEM, exact))
-    store.keep(make(9.0, PROBLEM, variant("dmma")), replace=True)  # in float it cannot serve
+    store.keep(make(9.0, PROBLEM, variant("dmma")), replace=True)  # it cannot serve float
     assert store.lookup(INFO, PROBLEM, ranking).origin == "first"
 
 
@@ -217,21 +217,21 @@ def test_a_config_that_cannot_serve_is_passed_over(store: Store) -> None:
         assert store.lookup(info, Problem(m, 1024, 1024), look_up).taken_from == origin
 
 
-# --- what was read before ---------------------------------------------------------------------------------------
+# --- records that were read before ------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Files that are read, where every file counts as settled."""
-    found: list[str] = []
+    """Names of the files that are read, while every file counts as settled."""
+    names: list[str] = []
 
     def noted(path: Path, limit_bytes: int) -> bytes:
-        found.append(path.name)
+        names.append(path.name)
         return read_plain(path, limit_bytes)
 
     monkeypatch.setattr(store_module, "read_plain", noted)
     monkeypatch.setattr(store_module, "_SETTLED_NS", -(10**12))
-    return found
+    return names
 
 
 def test_files_are_read_once_by_all_stores_of_a_process(store: Store, reads: list[str]) -> None:
@@ -247,7 +247,7 @@ def test_files_are_read_once_by_all_stores_of_a_process(store: Store, reads: lis
 
 
 @pytest.mark.usefixtures("reads")
-def test_those_of_a_large_store_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_a_large_store_are_read_once_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
     monkeypatch.setattr(store_module, "_read_anew", lambda path: (read.append(path), make(10.0))[1])
     folder = store.root / "records"
@@ -274,7 +274,7 @@ def test_a_look_up_of_another_shape_looks_at_no_file_until_one_is_written(
     listed.clear()
     assert [taken_from(m) for m in (33, 34, 36)] == ["32x64x64"] * 3
     assert listed == []
-    time.sleep(0.02)  # the clock of files is a coarse one
+    time.sleep(0.02)  # times of files are coarse
     store.keep(make(10.0, Problem(37, 64, 64)))
     assert taken_from(36) == "37x64x64"
     assert len(listed) == 1
@@ -325,7 +325,7 @@ def test_an_unusable_shipped_record_is_passed_over(store: Store) -> None:
     first, second = (str(each.message) for each in caught)
     assert "nvidia-h200.jsonl, line 2: not JSON" in first
     assert "nvidia-h200.jsonl, line 3: of another device" in second
-    assert store.best(DEVICE, PROBLEM) == make(5.0)  # told once
+    assert store.best(DEVICE, PROBLEM) == make(5.0)  # it warns once
 
 
 def test_the_package_ships_nothing_damaged() -> None:

@@ -205,38 +205,38 @@ for number in range(1, 16):
 
 
 def _run_writers(store: Store, plan: str) -> list[tuple[int, float]]:
-    """Records that the writers say they kept. Meanwhile a reader without any lock must never meet a damaged file."""
-    example, said = store.root.parent / "example.json", store.root.parent / "said"
+    """Sizes and times of the records that writers kept. Meanwhile a reader without a lock must meet no damaged file."""
+    example, log = store.root.parent / "example.json", store.root.parent / "log"
     example.write_bytes(dumps(make(1.0)))
     command = [sys.executable, "-c", WRITERS, str(store.root), str(example), plan]
-    with said.open("wb") as out, subprocess.Popen(command, stdout=out) as process, warnings.catch_warnings():
+    with log.open("wb") as out, subprocess.Popen(command, stdout=out) as process, warnings.catch_warnings():
         warnings.simplefilter("error")
         deadline = time.monotonic() + 60
         while process.poll() is None and time.monotonic() < deadline:
             list(store.records())
         process.kill()
     assert process.returncode == 0
-    return [(int(m), float(median)) for m, median in map(str.split, said.read_text().splitlines())]
+    return [(int(m), float(median)) for m, median in map(str.split, log.read_text().splitlines())]
 
 
 def test_four_writers_lose_nothing(store: Store) -> None:
-    said = _run_writers(store, "together")
-    assert len(said) == 400
-    found = {record.problem.m: record.median_us for record in store.records()}
-    assert found.keys() == {1} | {first + step for first in (100, 200, 300, 400) for step in range(50)}
-    assert found[1] == min(median for m, median in said if m == 1)
+    written = _run_writers(store, "together")
+    assert len(written) == 400
+    medians_us = {record.problem.m: record.median_us for record in store.records()}
+    assert medians_us.keys() == {1} | {first + step for first in (100, 200, 300, 400) for step in range(50)}
+    assert medians_us[1] == min(median for m, median in written if m == 1)
     assert not list((store.root / "records").glob(".*"))
 
 
 def test_killed_writers_lose_nothing(store: Store) -> None:
-    said = _run_writers(store, "killed")
-    assert len({m // 1000 for m, _ in said}) > 10
-    found = {record.problem.m: record.median_us for record in store.records()}
-    assert {m for m, _ in said} <= found.keys()
-    assert found[1] <= min(median for m, median in said if m == 1)
+    written = _run_writers(store, "killed")
+    assert len({m // 1000 for m, _ in written}) > 10
+    medians_us = {record.problem.m: record.median_us for record in store.records()}
+    assert {m for m, _ in written} <= medians_us.keys()
+    assert medians_us[1] <= min(median for m, median in written if m == 1)
     for path in (store.root / "records").glob("[!.]*"):
         loads(path.read_bytes())
-    # The next writer of a record takes away what a killed one left of it.
+    # The next writer of a record removes the files that a killed one left.
     sizes = [1, *(1000 * number + step for number in range(1, 16) for step in range(1000))]
     problems = {key_digest(DEVICE, problem): problem for problem in (Problem(m, 1, 1) for m in sizes)}
     for path in (store.root / "records").glob(".*"):
@@ -295,10 +295,10 @@ def test_a_damaged_file_is_set_aside_and_the_next_layer_used(store: Store, damag
     path = path_of(store)
     path.write_bytes(bad := DAMAGE[damage](path.read_bytes()))
     with pytest.warns(StoreWarning, match="set aside") as caught:
-        found = store.lookup(INFO, PROBLEM, unranked)
+        lookup = store.lookup(INFO, PROBLEM, unranked)
     assert len(caught) == 1
     assert "\n" not in str(caught[0].message)
-    assert found.record == make(20.0, config=CONFIGS[3])
+    assert lookup.record == make(20.0, config=CONFIGS[3])
     assert not path.exists()
     assert path.with_name(path.name + ".corrupt").read_bytes() == bad
     assert store.keep(make(30.0))
@@ -311,8 +311,8 @@ def test_an_earlier_corrupt_file_is_not_overwritten(store: Store) -> None:
         path_of(store).write_bytes(text)
         with pytest.warns(StoreWarning):
             assert store.best(DEVICE, PROBLEM) is None
-    kept = sorted(path.read_bytes() for path in path_of(store).parent.glob("*.corrupt"))
-    assert kept == [b"one", b"three", b"two"]
+    contents = sorted(path.read_bytes() for path in path_of(store).parent.glob("*.corrupt"))
+    assert contents == [b"one", b"three", b"two"]
 
 
 @pytest.mark.fast
@@ -362,7 +362,7 @@ UNREAD: dict[str, tuple[dict[str, Any], str]] = {
     "unknown family": ({"config": {"family": "fused", "warp_m": 4}}, "of no known family: 'fused'"),
     "older format": ({"schema": 1, "config": {"family": "simt", "values": [["stage", 2]]}}, FORMAT_1),
 }
-"""Changes that make a record one that this version does not read, and the words of the warning."""
+"""Changes that make a record unreadable for this version, and the words of the warning."""
 unread = pytest.mark.parametrize("kind", UNREAD)
 
 
@@ -392,7 +392,7 @@ def test_a_record_of_another_version_is_passed_over_and_left_alone(store: Store,
 
 
 @pytest.mark.fast
-def test_of_one_fault_users_are_told_once(store: Store) -> None:
+def test_users_are_warned_once_of_one_fault(store: Store) -> None:
     store.keep(make(10.0))
     path = path_of(store)
     path.write_bytes(signed(json.loads(path.read_bytes().replace(b'"tiled"', b'"tinted"'))))
@@ -406,7 +406,7 @@ def test_of_one_fault_users_are_told_once(store: Store) -> None:
 
 @pytest.mark.fast
 @unread
-def test_it_is_not_lost_when_this_version_keeps_its_own(store: Store, kind: str) -> None:
+def test_an_unread_record_is_not_lost_when_this_version_keeps_its_own(store: Store, kind: str) -> None:
     data = _unread(store, kind)
     aside = path_of(store).with_name(path_of(store).name + ".unknown")
     with pytest.warns(StoreWarning, match=f"does not read; set aside as {aside.name}$"):
@@ -417,7 +417,7 @@ def test_it_is_not_lost_when_this_version_keeps_its_own(store: Store, kind: str)
 
 @pytest.mark.fast
 @unread
-def test_it_stays_where_it_is_if_the_disk_is_full(store: Store, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unread_record_stays_on_a_full_disk(store: Store, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = _unread(store, kind)
 
     def fail(descriptor: int) -> None:
@@ -463,7 +463,7 @@ def test_a_link_in_place_of_a_lock_is_never_followed(store: Store, tmp_path: Pat
 
 @pytest.mark.fast
 @pytest.mark.parametrize("kind", ["folder", "pipe"])
-def test_what_is_no_file_does_not_stop_or_block(store: Store, kind: str) -> None:
+def test_a_folder_or_pipe_in_place_of_a_record_does_not_block(store: Store, kind: str) -> None:
     path_of(store).parent.mkdir(parents=True)
     if kind == "folder":
         path_of(store).mkdir()

@@ -28,9 +28,9 @@ with warnings.catch_warnings():
     from torch.func import functional_call, grad, jacrev, jvp, stack_module_state
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.utils._python_dispatch import TorchDispatchMode
-    from torch_functions import BATCHED, TRANSFORMS, Given
+    from torch_functions import BATCHED, TRANSFORMS, Inputs
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of its parts to each other
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns of its own parts
 
 ROOT = Path(tilewright.__file__).resolve().parent
 OP = torch.ops.tilewright.matmul
@@ -40,7 +40,7 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "sliced": lambda x: torch.nn.functional.pad(x, (3, 2, 1, 1))[..., 1:-1, 3:-2],
     "stepped": lambda x: x.repeat_interleave(2, -1)[..., ::2],
 }
-"""The same matrix, or stack, as it may lie in memory; no kernel takes the last without a copy."""
+"""Layouts of a matrix or a stack in memory; kernels take the last one only as a copy."""
 WAYS = {
     "tilewright.torch.matmul": tilewright_torch.matmul,
     "the op": lambda a, b, alpha=1.0: OP(a, b, alpha),
@@ -87,18 +87,18 @@ class Seen(TorchDispatchMode):  # type: ignore[misc]
 
 
 class Products:
-    """Tests that hold wherever the tensors are; a subclass says where that is."""
+    """Tests of tensors on any device, which a subclass names."""
 
     device: str
     backend: str
 
     def whole(self, rows: int, cols: int, dtype: Any = torch.float32, seed: int = 0) -> Any:
-        """Whole numbers from -8 to 8: every sum of theirs is exact."""
+        """Whole numbers from -8 to 8, all sums of which are exact."""
         values = np.random.default_rng((seed, rows, cols)).integers(-8, 9, (rows, cols))
         return torch.tensor(values, dtype=dtype, device=self.device)
 
     def stack(self, *shape: int, seed: int = 0) -> Any:
-        """A stack of such matrices in double, or a vector."""
+        """A stack of such matrices, or such a vector, in double."""
         return self.whole(math.prod(shape[:-1]), shape[-1], torch.float64, seed).reshape(shape)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -120,9 +120,9 @@ class Products:
         got, expected = WAYS[way](*operands), torch.matmul(*operands)
         assert torch.equal(got, expected)
         grad = self.stack(1, got.numel()).reshape(got.shape)
-        results, wanted = (torch.autograd.grad(each, operands, grad) for each in (got, expected))
-        assert [each.shape for each in results] == [of_a, of_b]
-        assert all(map(torch.equal, results, wanted))
+        grads, expected_grads = (torch.autograd.grad(each, operands, grad) for each in (got, expected))
+        assert [each.shape for each in grads] == [of_a, of_b]
+        assert all(map(torch.equal, grads, expected_grads))
 
     @pytest.mark.parametrize(("of_a", "of_b"), [*RANKS, *EMPTY])
     def test_any_rank_in_every_layout(self, of_a: tuple[int, ...], of_b: tuple[int, ...]) -> None:
@@ -139,12 +139,12 @@ class Products:
     def test_gradients_of_stacks_of_first_and_second_order(self, of_a: tuple[int, ...], of_b: tuple[int, ...]) -> None:
         a, b = (torch.randn(of, dtype=torch.float64, device=self.device, requires_grad=True) for of in (of_a, of_b))
         product = partial(tilewright_torch.matmul, alpha=0.5)
-        every = {"fast_mode": True, "check_batched_grad": True}
-        assert torch.autograd.gradcheck(product, (a, b), check_forward_ad=True, **every)
-        assert torch.autograd.gradgradcheck(product, (a, b), check_fwd_over_rev=True, **every)
+        checks = {"fast_mode": True, "check_batched_grad": True}
+        assert torch.autograd.gradcheck(product, (a, b), check_forward_ad=True, **checks)
+        assert torch.autograd.gradgradcheck(product, (a, b), check_fwd_over_rev=True, **checks)
 
     def test_a_gradient_sums_in_its_product_where_that_takes_less_memory(self, products: list[tuple[Any, Any]]) -> None:
-        """Rows of the stack are rows of one product, that is not copied; else products of the stack are summed."""
+        """Rows of a stack are rows of one product, without a copy; otherwise the products of the stack are summed."""
         for of_a, of_b, shapes in (
             ((2, 5, 3, 4), (4, 2), [((2, 5, 3, 2), (2, 4)), ((4, 30), (30, 2))]),
             ((2, 5, 3, 4), (2, 1, 4, 2), [((2, 5, 3, 2), (2, 1, 2, 4)), ((2, 4, 15), (2, 15, 2))]),
@@ -176,15 +176,15 @@ class Products:
         ends = [0, *offsets.tolist()]
         if ragged == "m":
             parts = [a[begin:end] @ b[i] for i, (begin, end) in enumerate(pairwise(ends))]
-            wanted = 0.5 * torch.cat([*parts, torch.zeros(2, 6, dtype=a.dtype, device=self.device)])
+            expected = 0.5 * torch.cat([*parts, torch.zeros(2, 6, dtype=a.dtype, device=self.device)])
         else:
-            wanted = 0.5 * torch.stack([a[:, begin:end] @ b[begin:end] for begin, end in pairwise(ends)])
+            expected = 0.5 * torch.stack([a[:, begin:end] @ b[begin:end] for begin, end in pairwise(ends)])
         for way in (tilewright_torch.grouped_matmul, tilewright.grouped_matmul, torch.ops.tilewright.grouped_matmul):
             got = way(a, b, offsets, alpha=0.5)
-            assert torch.equal(got, wanted)
+            assert torch.equal(got, expected)
             grad = self.stack(1, got.numel()).reshape(got.shape)
-            results, expected = (torch.autograd.grad(each, (a, b), grad, retain_graph=True) for each in (got, wanted))
-            assert all(map(torch.equal, results, expected))
+            ours, theirs = (torch.autograd.grad(each, (a, b), grad, retain_graph=True) for each in (got, expected))
+            assert all(map(torch.equal, ours, theirs))
         assert torch.autograd.gradcheck(products, (a, b), fast_mode=True)
         assert torch.autograd.gradgradcheck(products, (a, b), fast_mode=True)
 
@@ -198,7 +198,7 @@ class Products:
         def ours(a: Any, b: Any) -> Any:
             return way(a, b, offsets)
 
-        def wanted(a: Any, b: Any) -> Any:
+        def reference(a: Any, b: Any) -> Any:
             if ragged == "k":
                 return torch.stack([a[:, begin:end] @ b[begin:end] for begin, end in pairwise(ends)])
             parts = [a[begin:end] @ b[i] for i, (begin, end) in enumerate(pairwise(ends))]
@@ -210,35 +210,35 @@ class Products:
         transforms = {
             "jvp": lambda f: torch.func.jvp(f, (a, b), tangents)[1],
             "linearize": lambda f: torch.func.linearize(f, a, b)[1](*tangents),
-            "vjp": lambda f: torch.func.vjp(f, a, b)[1](wanted(*tangents))[1],
+            "vjp": lambda f: torch.func.vjp(f, a, b)[1](reference(*tangents))[1],
             "grad": lambda f: torch.func.grad(cubed(f))(a),
             "hessian": lambda f: torch.func.hessian(cubed(f))(a),
             "jacrev": lambda f: torch.func.jacrev(f, argnums=1)(a, b),
             "vmap": lambda f: torch.vmap(f, in_dims=(0, None))(torch.stack([a, 2 * a]), b),
         }
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's: it maps the op by a loop
+            warnings.simplefilter("ignore")  # torch warns that it maps the op by a loop
             for name, transform in transforms.items():
-                assert torch.allclose(transform(ours), transform(wanted)), name
+                assert torch.allclose(transform(ours), transform(reference)), name
             mapped = torch.vmap(lambda ends: way(a, b, ends))(offsets.repeat(3, 1))
             assert torch.equal(mapped[2], ours(a, b))
         with forward_ad.dual_level():
             dual = way(forward_ad.make_dual(a, tangents[0]), b, offsets)
-            assert torch.allclose(forward_ad.unpack_dual(dual).tangent, wanted(tangents[0], b))
+            assert torch.allclose(forward_ad.unpack_dual(dual).tangent, reference(tangents[0], b))
 
     def test_what_is_no_tensor_is_named(self) -> None:
         a, b, offsets = (each.detach() for each in self.groups("m"))
         advice = r"must be a torch.Tensor, got \w+: pass torch.as_tensor"
-        for given in ((a, b, offsets.tolist()), (a, b, offsets.cpu().numpy()), (a, None, offsets), ([1.0], b, offsets)):
+        for args in ((a, b, offsets.tolist()), (a, b, offsets.cpu().numpy()), (a, None, offsets), ([1.0], b, offsets)):
             with pytest.raises(ArgumentTypeError, match=advice):
-                tilewright_torch.grouped_matmul(*given)
-        for given in ((a, None), ([1.0], a), (a, b.cpu().numpy())):
+                tilewright_torch.grouped_matmul(*args)
+        for args in ((a, None), ([1.0], a), (a, b.cpu().numpy())):
             with pytest.raises(ArgumentTypeError, match=advice):
-                tilewright_torch.matmul(*given)
+                tilewright_torch.matmul(*args)
         tracked = a.clone().requires_grad_()
-        for given in ((tracked, b, offsets.cpu().numpy()), (a, b.cpu().numpy(), offsets)):
+        for args in ((tracked, b, offsets.cpu().numpy()), (a, b.cpu().numpy(), offsets)):
             with pytest.raises(ArgumentTypeError, match=r"a is a Tensor and (b|offsets) a ndarray: convert"):
-                tilewright.grouped_matmul(*given)
+                tilewright.grouped_matmul(*args)
         with pytest.raises(ArgumentTypeError, match="offsets must be on the processor or a GPU, got meta"):
             tilewright.grouped_matmul(a, b, offsets.to("meta"))
 
@@ -259,21 +259,21 @@ class Products:
 
     def test_grouped_products_of_views(self) -> None:
         a, b, offsets = self.groups("m")
-        wanted = tilewright_torch.grouped_matmul(a, b, offsets)
+        expected = tilewright_torch.grouped_matmul(a, b, offsets)
         with torch.no_grad():
             for of_a in LAYOUTS.values():
-                assert torch.equal(tilewright_torch.grouped_matmul(of_a(a), b, offsets), wanted)
+                assert torch.equal(tilewright_torch.grouped_matmul(of_a(a), b, offsets), expected)
         with pytest.raises(ArgumentTypeError, match="offsets must be int32, got int64"):
             tilewright_torch.grouped_matmul(a.detach(), b.detach(), offsets.long())
 
     @pytest.mark.parametrize("way", WAYS)
-    def test_results_and_how_they_lie(self, way: str) -> None:
+    def test_results_and_their_layout(self, way: str) -> None:
         for dtype in (torch.float32, torch.float64):
             a, b = self.whole(5, 7, dtype), self.whole(7, 6, dtype)
             for of_a in LAYOUTS.values():
                 for of_b in LAYOUTS.values():
                     left, right = of_a(a), of_b(b)
-                    if way == "tilewright.matmul":  # copies what it has to only where told
+                    if way == "tilewright.matmul":  # it copies only where copy= says so
                         got = tilewright.matmul(left, right, alpha=0.5, copy="if-needed")
                     else:
                         got = WAYS[way](left, right, alpha=0.5)
@@ -281,7 +281,7 @@ class Products:
                     assert torch.equal(got, 0.5 * (a @ b))
 
     @pytest.mark.parametrize("layout", LAYOUTS)
-    def test_the_fake_kernel_tells_the_truth(self, layout: str) -> None:
+    def test_the_fake_kernel_agrees_with_the_real_one(self, layout: str) -> None:
         a, b = (LAYOUTS[layout](each) for each in (self.whole(5, 7), self.whole(7, 6)))
         real = OP(a, b)
         with FakeTensorMode() as mode:
@@ -300,14 +300,14 @@ class Products:
         def product(a: Any, b: Any) -> Any:
             return WAYS[way](a, b.t(), alpha=0.5)
 
-        every = {"check_batched_grad": True, "check_forward_ad": True, "check_batched_forward_grad": True}
-        assert torch.autograd.gradcheck(product, (a, b), **every)
+        checks = {"check_batched_grad": True, "check_forward_ad": True, "check_batched_forward_grad": True}
+        assert torch.autograd.gradcheck(product, (a, b), **checks)
         assert torch.autograd.gradgradcheck(product, (a, b), check_batched_grad=True, check_fwd_over_rev=True)
         assert torch.autograd.gradcheck(product, (a, b.detach()))
 
     @pytest.fixture
     def products(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
-        """The operands of products, as the library is called with them."""
+        """The operands with which the library is called."""
         operands: list[tuple[Any, Any]] = []
         product = tilewright._library.product
 
@@ -318,7 +318,7 @@ class Products:
         monkeypatch.setattr(tilewright._library, "product", noted)
         return operands
 
-    def test_only_gradients_that_are_wanted_are_computed(self, products: list[tuple[Any, Any]]) -> None:
+    def test_only_required_gradients_are_computed(self, products: list[tuple[Any, Any]]) -> None:
         a, b = self.whole(5, 7), self.whole(7, 6)
         for left, right, backward in (
             (a, b.clone().requires_grad_(), [(7, 6, 5)]),
@@ -330,13 +330,13 @@ class Products:
             assert [(*x.shape[:1], y.shape[1], x.shape[1]) for x, y in products] == [(5, 6, 7), *backward]
 
     def test_options_reach_every_product(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The product and both gradients, by each way: accuracy and whether the vendor's library may serve."""
+        """Accuracy and `vendor` reach the product and both gradients, however they are called."""
         seen: list[tuple[Any, ...]] = []
         product = tilewright._library.product
 
-        def noted(*given: Any, **options: Any) -> Any:
-            seen.append((given[5], given[8]))
-            return product(*given, **options)
+        def noted(*arguments: Any, **options: Any) -> Any:
+            seen.append((arguments[5], arguments[8]))
+            return product(*arguments, **options)
 
         monkeypatch.setattr(tilewright._library, "product", noted)
         for call in (
@@ -347,7 +347,7 @@ class Products:
             lambda a, b: torch.vmap(lambda a: tilewright.matmul(a, b, accuracy="normwise", vendor="never"))(a[None])[0],
             lambda a, b: torch.vmap(lambda a: OP(a, b, 1.0, "normwise", "never"))(a[None])[0],
             lambda a, b: torch.vmap(lambda b: OP(a, b, 1.0, "normwise", "never"))(b[None])[0],
-            lambda a, b: jvp(lambda *given: OP(*given, 1.0, "normwise", "never"), (a, b), (a, b))[1],
+            lambda a, b: jvp(lambda *operands: OP(*operands, 1.0, "normwise", "never"), (a, b), (a, b))[1],
         ):
             a, b = (self.whole(*shape).requires_grad_() for shape in ((5, 7), (7, 6)))
             seen.clear()
@@ -449,18 +449,18 @@ class Products:
     @pytest.mark.parametrize("way", WAYS)
     @pytest.mark.parametrize("name", BATCHED)
     def test_batched_gradients_are_those_of_mm(self, name: str, way: str) -> None:
-        given = self.given()
-        torch.testing.assert_close(BATCHED[name](WAYS[way], given), BATCHED[name](torch.mm, given))
+        operands = self.operands()
+        torch.testing.assert_close(BATCHED[name](WAYS[way], operands), BATCHED[name](torch.mm, operands))
 
     @pytest.mark.parametrize("way", WAYS)
     @pytest.mark.parametrize("name", TRANSFORMS)
     def test_transforms_are_those_of_mm(self, name: str, way: str) -> None:
-        given = self.given()
-        torch.testing.assert_close(TRANSFORMS[name](WAYS[way], given), TRANSFORMS[name](torch.mm, given))
+        operands = self.operands()
+        torch.testing.assert_close(TRANSFORMS[name](WAYS[way], operands), TRANSFORMS[name](torch.mm, operands))
 
     @pytest.mark.parametrize("mode", TRACED)
     def test_traces_hold_the_op(self, mode: str) -> None:
-        """Nothing of what is traced becomes a constant: the graph is right for other matrices."""
+        """No operand becomes a constant while it is traced: the graph is right for other matrices."""
         tracing, _, before = mode.partition(", ")
         ways = [way for way in WAYS if tracing == "real" or way != "tilewright.matmul"]
         for way in ways:
@@ -472,26 +472,26 @@ class Products:
             self.check_trace(stacks, lambda x: x.stack_a @ x.b + x.stack_a @ x.stack_b, tracing)
 
     def check_trace(self, function: Any, expected: Any, mode: str, **options: Any) -> None:
-        fields = [vars(self.given(seed)).values() for seed in (0, 1)]
-        graph = make_fx(lambda *given: function(Given(*given)), tracing_mode=mode, **options)(*fields[0])
+        fields = [vars(self.operands(seed)).values() for seed in (0, 1)]
+        graph = make_fx(lambda *tensors: function(Inputs(*tensors)), tracing_mode=mode, **options)(*fields[0])
         assert OP.default in {node.target for node in graph.graph.nodes}
-        torch.testing.assert_close(graph(*fields[1]), expected(Given(*fields[1])))
+        torch.testing.assert_close(graph(*fields[1]), expected(Inputs(*fields[1])))
 
     @pytest.mark.parametrize("name", ["jacrev", "jvp", "vmap of grad", "dual"])
     def test_compiled_transforms(self, name: str) -> None:
-        def dual(product: Any, x: Given) -> Any:
+        def dual(product: Any, x: Inputs) -> Any:
             with forward_ad.dual_level():
                 return forward_ad.unpack_dual(product(forward_ad.make_dual(x.a, 2 * x.a), x.b)).tangent
 
         function = TRANSFORMS.get(name, dual)
         torch.compiler.reset()
         compiled = torch.compile(partial(function, tilewright_torch.matmul), backend=self.backend, fullgraph=True)
-        given = self.given()
-        torch.testing.assert_close(compiled(given), function(torch.mm, given))
+        operands = self.operands()
+        torch.testing.assert_close(compiled(operands), function(torch.mm, operands))
 
     @pytest.mark.parametrize("way", WAYS)
     def test_forward_mode(self, way: str) -> None:
-        x = self.given()
+        x = self.operands()
         with forward_ad.dual_level():
             a, b = forward_ad.make_dual(x.a, 2 * x.a), forward_ad.make_dual(x.b, 3 * x.b)
             for left, right in ((a, b), (a, x.b), (x.a, b)):
@@ -504,7 +504,7 @@ class Products:
         """Per-sample gradients are those of one network, and of several at once."""
         kinds = torch.nn.Linear, tilewright_torch.Linear
         nets = [[torch.nn.Sequential(kind(4, 3), torch.nn.Tanh(), kind(3, 2)) for kind in kinds] for _ in "abc"]
-        samples, wanted = self.whole(5, 4, torch.float64), self.whole(5, 2, torch.float64)
+        samples, targets = self.whole(5, 4, torch.float64), self.whole(5, 2, torch.float64)
         for theirs, ours in nets:
             ours.load_state_dict(theirs.state_dict())
             theirs.to(samples), ours.to(samples)
@@ -515,14 +515,14 @@ class Products:
             def loss(parameters: Any, sample: Any, target: Any, net: Any = first) -> Any:
                 return (functional_call(net, parameters, (sample,)) - target).square().sum()
 
-            each = torch.vmap(grad(loss), (None, 0, 0), randomness="different")(parameters, samples, wanted)
+            per_sample = torch.vmap(grad(loss), (None, 0, 0), randomness="different")(parameters, samples, targets)
             stacked, _ = stack_module_state(of_kind)
             of_all = torch.vmap(lambda p, net=first: functional_call(net, p, (samples,)))(stacked)
-            results.append((each, of_all, torch.autograd.grad(of_all.square().sum(), list(stacked.values()))))
+            results.append((per_sample, of_all, torch.autograd.grad(of_all.square().sum(), list(stacked.values()))))
         torch.testing.assert_close(*results)
 
     def test_vmap_makes_one_product(self, products: list[tuple[Any, Any]]) -> None:
-        x, row, many = self.given(), self.stack(5, 4), self.stack(6, 5, 3, 4)
+        x, row, many = self.operands(), self.stack(5, 4), self.stack(6, 5, 3, 4)
         for way in (tilewright_torch.matmul, OP):
             pairs = torch.vmap(torch.vmap(way, (None, 0)), (0, None))
             for function, a, b, shapes in (
@@ -556,7 +556,7 @@ class Products:
 
     @pytest.mark.parametrize("way", WAYS)
     def test_tensors_without_memory_are_what_torch_takes_them_for(self, way: str) -> None:
-        x = self.given()
+        x = self.operands()
         zeros = [torch._efficientzerotensor(each.shape, dtype=each.dtype, device=each.device) for each in (x.a, x.b)]
         negated = [torch._neg_view(each) for each in (x.a, x.b)]
         for _ in range(2):
@@ -565,11 +565,11 @@ class Products:
                     assert torch.equal(WAYS[way](a, b), a @ b)
             wrapped = [torch._to_functional_tensor(each) for each in (x.a, x.b)]
             assert torch.equal(torch._from_functional_tensor(WAYS[way](*wrapped)), x.a @ x.b)
-            assert torch.equal(WAYS[way](x.a, x.b), x.a @ x.b)  # a plan is kept now
+            assert torch.equal(WAYS[way](x.a, x.b), x.a @ x.b)  # from now on there is a plan
 
-    def given(self, seed: int = 0) -> Given:
+    def operands(self, seed: int = 0) -> Inputs:
         shapes = (3, 4), (4, 2), (5, 3, 4), (5, 4, 2), (6, 3, 2)
-        return Given(*(self.stack(*shape, seed=seed) for shape in shapes))
+        return Inputs(*(self.stack(*shape, seed=seed) for shape in shapes))
 
     def test_views_that_only_torch_knows(self) -> None:
         a, row = self.whole(5, 5), self.whole(1, 5)
@@ -653,7 +653,7 @@ def test_a_factor_may_be_a_tensor_without_dimensions() -> None:
     assert torch.equal(tracked.grad, torch.full((4, 6), 2.5))
 
 
-def test_an_argument_that_there_is_not_names_the_function() -> None:
+def test_the_error_of_an_unknown_argument_names_the_function() -> None:
     a, b = torch.ones(4, 6), torch.ones(6, 5)
     message = "matmul() takes no argument out=, got an array of shape (4, 5): it takes"
     with pytest.raises(ArgumentTypeError, match=re.escape(message)):
@@ -662,7 +662,7 @@ def test_an_argument_that_there_is_not_names_the_function() -> None:
         tilewright.matmul(a.long(), b.long())
 
 
-def test_linear_of_no_features_and_of_others_than_it_has() -> None:
+def test_linear_of_no_features_and_of_a_wrong_number() -> None:
     theirs, ours = torch.nn.Linear(0, 5), tilewright_torch.Linear(0, 5)
     ours.load_state_dict(theirs.state_dict())
     assert torch.equal(ours(torch.ones(2, 0)), theirs(torch.ones(2, 0)))
@@ -727,18 +727,18 @@ def test_a_call_that_raises_has_written_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", ["matmul", "load", "torch"])
-def test_what_has_no_memory_or_strides_is_refused_though_a_plan_is_kept(name: str) -> None:
+def test_a_tensor_without_memory_or_strides_is_refused_though_a_plan_exists(name: str) -> None:
     a, b = torch.ones(4, 6), torch.ones(6, 5)
     ways = {"matmul": tilewright.matmul, "load": tilewright.load(4, 5, 6), "torch": tilewright_torch.matmul}
     way: Any = ways[name]
     assert torch.equal(way(a, b), a @ b)
     layouts = a.to_sparse(), a.to_sparse_csr(), torch.nested.nested_tensor([a, a])
-    for given, match in (
+    for arguments, match in (
         ((a, b.to("meta")), "b is on meta|b must be on the processor or a GPU, got meta"),
         *(((other, b), "a must be a dense tensor, got layout (torch.sparse_|nested)") for other in layouts),
     ):
         with pytest.raises(ArgumentTypeError, match=match):
-            way(*given)
+            way(*arguments)
     if name != "torch":
         way(a, b, out=torch.zeros(4, 5))
         with pytest.raises(ArgumentTypeError, match="out must be on the processor or a GPU, got meta"):
@@ -780,7 +780,7 @@ def test_a_loaded_kernel_refuses_forward_mode() -> None:
 
 
 def freed(*shape: int) -> Any:
-    """A tensor whose storage was given up."""
+    """A tensor whose storage was freed."""
     tensor = torch.ones(shape)
     tensor.untyped_storage().resize_(0)
     return tensor
@@ -792,10 +792,10 @@ def test_a_tensor_without_memory_is_named(name: str) -> None:
     a, b, out = torch.ones(4, 6), torch.ones(6, 5), torch.zeros(4, 5)
     escaped: list[Any] = []
     torch.vmap(lambda a: (escaped.append(a), a)[1])(torch.ones(3, 4, 6))
-    for _ in range(2):  # the second time a plan is kept
-        for match, given in (("^a has no memory", (freed(4, 6), b)), ("^b has no memory", (a, freed(6, 5)))):
+    for _ in range(2):  # the second time there is a plan
+        for match, arguments in (("^a has no memory", (freed(4, 6), b)), ("^b has no memory", (a, freed(6, 5)))):
             with pytest.raises(ArgumentTypeError, match=f"{match}: pass a tensor with memory, or within torch.func"):
-                way(*given)
+                way(*arguments)
         assert torch.equal(way(a, b), a @ b)
         if name != "the op":
             with pytest.raises(ArgumentTypeError, match=r"^a (has no memory|is a tensor of a torch\.vmap that)"):
@@ -841,7 +841,7 @@ def test_a_fake_tensor_is_refused_with_the_call_that_takes_it() -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_no_product_is_refused_within_vmap(way: str) -> None:
     a, b, stack = torch.ones(4, 6), torch.ones(6, 5), torch.ones(3, 4, 6)
-    for dims, given, match in (
+    for dims, arguments, match in (
         ((0, None), (a[0], b), "a must have a dimension at least, got a number"),
         ((None, 0), (a, b[0]), "b must have a dimension at least, got a number"),
         ((0, None), (stack, b[0, 0]), "b must have a dimension at least, got an array"),
@@ -851,10 +851,10 @@ def test_what_is_no_product_is_refused_within_vmap(way: str) -> None:
         ((0, 0), (stack.half(), stack.half()), "float16"),
     ):
         with pytest.raises((ShapeError, ArgumentTypeError), match=match):
-            torch.vmap(WAYS[way], dims)(*given)
+            torch.vmap(WAYS[way], dims)(*arguments)
 
 
-def test_writing_an_operand_that_autograd_kept_is_noticed() -> None:
+def test_writing_an_operand_that_autograd_needs_is_noticed() -> None:
     a, b = (torch.ones(4, 4, requires_grad=requires) for requires in (True, False))
     c = tilewright.matmul(a, b)
     with torch.no_grad():

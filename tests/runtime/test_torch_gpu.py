@@ -13,12 +13,12 @@ with warnings.catch_warnings():
     torch = pytest.importorskip("torch")
     import tilewright.torch as tilewright_torch
 
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]  # torch's own, of its parts to each other
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]  # torch warns of its own parts
 
 SPLIT = 16, 4096, 4096
-"""m, n, k of a product that is split along k, and so needs memory to work in."""
+"""m, n, k of a product that is split along k, and so needs a workspace."""
 CYCLES = 20_000_000
-"""Cycles of the GPU's clock: some 10 ms that a stream lies still, so that what does not wait for it reads too early."""
+"""Cycles of the GPU's clock, some 10 ms, for which a stream stands still; what does not wait for it reads too early."""
 WAYS = {
     "tilewright.matmul": tilewright.matmul,
     "tilewright.torch.matmul": tilewright_torch.matmul,
@@ -28,7 +28,7 @@ each_way = pytest.mark.parametrize("way", WAYS)
 
 
 def whole(rows: int, cols: int, seed: int = 0, device: str = "cuda") -> Any:
-    """Whole numbers from -8 to 8: every sum of theirs is exact."""
+    """Whole numbers from -8 to 8, all sums of which are exact."""
     values = np.random.default_rng((seed, rows, cols)).integers(-8, 9, (rows, cols))
     return torch.tensor(values, dtype=torch.float32, device=device)
 
@@ -137,11 +137,11 @@ def test_compiled_with_less_overhead() -> None:
         torch.compiler.cudagraph_mark_step_begin()
         got = compiled(scale * x)
         got.pow(2).sum().backward()
-        found = [got.detach().clone(), *(each.grad.clone() for each in plain.parameters())]
+        results = [got.detach().clone(), *(each.grad.clone() for each in plain.parameters())]
         plain.zero_grad()
         expected = plain(scale * x)
         expected.pow(2).sum().backward()
-        torch.testing.assert_close(found, [expected.detach(), *(each.grad for each in plain.parameters())])
+        torch.testing.assert_close(results, [expected.detach(), *(each.grad for each in plain.parameters())])
 
 
 @each_way

@@ -1,4 +1,4 @@
-"""Products that the vendor's library makes: the same rules as ours, by stand-ins and, marked gpu, the real one."""
+"""Products of the vendor's library follow the same rules as ours: stand-ins for it and, marked gpu, the real one."""
 
 import gc
 import importlib.util
@@ -40,32 +40,32 @@ from tilewright.tuner.first_use import measured
 
 @pytest.fixture(autouse=True)
 def vendor_of_tests(own_folders: object, monkeypatch: pytest.MonkeyPatch) -> str:
-    """TILEWRIGHT_VENDOR as tests have it. Here products go to the library where it is faster, as they do for a user."""
+    """TILEWRIGHT_VENDOR as other tests have it. Here it is unset: the library serves where it is faster."""
     value = os.environ["TILEWRIGHT_VENDOR"]
     monkeypatch.delenv("TILEWRIGHT_VENDOR")
     return value
 
 
 def library() -> Library:
-    return Library(look_up, measured, lambda *given: None, always)
+    return Library(look_up, measured, lambda *arguments: None, always)
 
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> VendorHost:
     """The device that every selector opens."""
-    found = VendorHost()
-    monkeypatch.setattr(matmul_module, "device_of", lambda selector: found)
-    return found
+    host = VendorHost()
+    monkeypatch.setattr(matmul_module, "device_of", lambda selector: host)
+    return host
 
 
 class TestFake(Products):
-    """All that holds of products, by the library."""
+    """The tests of all products, on a stand-in for the library."""
 
     device = "host"
 
     @pytest.fixture(autouse=True)
     def own(self, device: VendorHost) -> None:
-        self.library, self.found = library(), device
+        self.library, self.host = library(), device
 
     def product(self, a: Any, b: Any, **options: Any) -> Any:
         return self.library.matmul(a, b, **options)
@@ -79,20 +79,20 @@ class TestFake(Products):
         out = np.zeros((23, 22))
         assert kernel(a, b, out=out, alpha=2) is out
         assert np.array_equal(out, 2 * a.T @ b.T)
-        assert len(self.found.library.products) == 1
+        assert len(self.host.library.products) == 1
 
     def test_it_is_the_library_that_multiplies(self) -> None:
         a, b = whole(9, 8), whole(8, 7)
         self.product(a, b)
-        assert [each[2:] for each in self.found.library.products] == [(7, 9, 8)]
+        assert [each[2:] for each in self.host.library.products] == [(7, 9, 8)]
         self.product(a, b, out=np.zeros((9, 7), "f4"), alpha=0, beta=1)  # ours: it must not read a and b
         self.product(a, b, vendor="never")
-        assert len(self.found.library.products) == 1
-        assert self.found.library.math_mode == 0  # no TF32
+        assert len(self.host.library.products) == 1
+        assert self.host.library.math_mode == 0  # no TF32
 
 
 class TestLoaded:
-    """Facts that a loaded kernel tells."""
+    """Facts that a loaded kernel states."""
 
     def test_of_itself(self, device: VendorHost) -> None:
         kernel = library().load(20, 24, 16)
@@ -141,13 +141,13 @@ class TestLoaded:
 
 
 class TestNumpy(Products):
-    """All that holds of products, by NumPy as the library of the processor: nothing is compiled."""
+    """The tests of all products, by NumPy as the library of the processor: nothing is compiled."""
 
     device = "host"
 
     @pytest.fixture(autouse=True)
     def no_compiler(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def compiled(*given: Any) -> Any:
+        def compiled(*arguments: Any) -> Any:
             raise AssertionError("a kernel was compiled")
 
         tilewright.clear()
@@ -172,9 +172,9 @@ class TestNumpy(Products):
 
 
 def test_tests_of_the_processor_are_of_our_kernels(vendor_of_tests: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The setting of conftest holds: otherwise products would be NumPy's, and right whatever our kernels do."""
+    """The setting of conftest holds; without it, products would be NumPy's and right whatever our kernels do."""
     monkeypatch.setenv("TILEWRIGHT_VENDOR", vendor_of_tests)
-    monkeypatch.setattr(NumpyBlas, "gemm", lambda *given: pytest.fail("NumPy multiplied"))
+    monkeypatch.setattr(NumpyBlas, "gemm", lambda *arguments: pytest.fail("NumPy multiplied"))
     tilewright.clear()
     a, b = whole(9, 8), whole(8, 7)
     assert np.array_equal(tilewright.matmul(a, b, device="host"), a @ b)
@@ -182,7 +182,7 @@ def test_tests_of_the_processor_are_of_our_kernels(vendor_of_tests: str, monkeyp
 
 
 class TestCaptured:
-    """Graphs hold what was launched before; else ours."""
+    """Graphs hold the library's product if one like it was launched before, and otherwise ours."""
 
     def test_one_like_it_has_to_be_launched_before(self, device: VendorHost) -> None:
         a, b, out, board = whole(9, 8), whole(8, 7), np.zeros((9, 7), "f4"), np.zeros(9 * 7 + 1, "f4")
@@ -190,17 +190,17 @@ class TestCaptured:
         product.prepare_graphs(1)
         run = product.laid(8, 7, 7)
 
-        def captured(captured: bool, c: Any, beta: float = 0.0) -> None:
-            run(0, captured, a.ctypes.data, b.ctypes.data, c.ctypes.data, 1.0, beta)
+        def launch(capturing: bool, c: Any, beta: float = 0.0) -> None:
+            run(0, capturing, a.ctypes.data, b.ctypes.data, c.ctypes.data, 1.0, beta)
 
-        captured(True, out)
+        launch(True, out)
         assert device.library.products == []
         assert np.array_equal(out, a @ b)
-        captured(False, out)
-        captured(True, out)
+        launch(False, out)
+        launch(True, out)
         assert len(device.library.products) == 2
-        captured(True, out, beta=1.0)  # reads C
-        captured(True, board[1:])  # lies otherwise
+        launch(True, out, beta=1.0)  # reads C
+        launch(True, board[1:])  # has another alignment
         assert len(device.library.products) == 2
         assert np.array_equal(out, 2 * (a @ b))
         assert np.array_equal(board[1:].reshape(9, 7), a @ b)
@@ -208,7 +208,7 @@ class TestCaptured:
     def test_graphs_have_memory_of_their_own(self, device: VendorHost, monkeypatch: pytest.MonkeyPatch) -> None:
         graph = [0]
         monkeypatch.setattr(
-            VendorHost, "identity", lambda self, stream, captured: (graph[0] if captured else 0, stream)
+            VendorHost, "identity", lambda self, stream, capturing: (graph[0] if capturing else 0, stream)
         )
         own = library()
         kernel = own.load(9, 7, 8)
@@ -217,16 +217,16 @@ class TestCaptured:
         own.prepare((9, 7, 8), graphs=2)
         run = kernel._ready.kernel.laid(8, 7, 7)
         at = (each.ctypes.data for each in (a, b, out))
-        given = *at, 1.0, 0.0
-        run(0, False, *given)
+        arguments = *at, 1.0, 0.0
+        run(0, False, *arguments)
         for graph[0] in (1, 1, 2):
-            run(0, True, *given)
+            run(0, True, *arguments)
         places = [each[1] for each in device.library.products[-3:]]
         assert places[0] == places[1] != places[2]
         assert device.library.products[-4][1] not in places
         assert own.memory().bytes >= 3 * Cublas.workspace_bytes
-        graph[0] = 3  # for which nothing was prepared
-        run(0, True, *given)
+        graph[0] = 3  # no memory was prepared for it
+        run(0, True, *arguments)
         assert device.library.products[-1][1] not in (*places, device.library.products[-5][1])
         assert np.array_equal(out, a @ b)
         own.clear()
@@ -256,7 +256,7 @@ def test_threads_take_turns_with_the_handle(device: VendorHost) -> None:
 
 
 def test_an_error_of_the_library_is_one_line(device: VendorHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(device.library.cublasSgemm_v2), "__call__", lambda self, *given: 13)
+    monkeypatch.setattr(type(device.library.cublasSgemm_v2), "__call__", lambda self, *arguments: 13)
     with pytest.raises(LaunchError, match="cuBLAS returned status 13"):
         library().matmul(whole(4, 5), whole(5, 6))
 
@@ -264,7 +264,7 @@ def test_an_error_of_the_library_is_one_line(device: VendorHost, monkeypatch: py
 @pytest.mark.parametrize("dtype", ["float", "double"])
 @pytest.mark.parametrize("trans", ["nn", "nt", "tn", "tt"])
 def test_how_it_is_called(dtype: str, trans: str) -> None:
-    """Row by row, transposed, with padded rows: by what cuBLAS makes of its arguments, which counts in columns."""
+    """Arrays lie row by row, may be padded and transposed; the stand-in reads them by columns, as cuBLAS does."""
     problem = Problem(5, 7, 6, dtype, trans[0] == "t", trans[1] == "t")
     numpy_type, fake = problem.dtype.numpy_name, FakeCublas()
     a, b = (whole(*shape, numpy_type) for shape in (problem.stored_a, problem.stored_b))
@@ -280,7 +280,7 @@ def test_how_it_is_called(dtype: str, trans: str) -> None:
     assert fake.products == [(7, 4096, 7, 5, 6)]
 
 
-def test_it_is_used_as_a_kernel_is(device: VendorHost) -> None:
+def test_a_product_of_the_library_has_the_interface_of_a_kernel(device: VendorHost) -> None:
     product = library().load(9, 7, 8)._ready.kernel
     assert isinstance(product, VendorProduct)
     assert isinstance(product.laid(8, 7, 7), LaidVendor)
@@ -295,7 +295,7 @@ def cupy_or_skip() -> Any:
 
 @pytest.mark.gpu
 class TestCupy(Products):
-    """CuPy's arrays, by cuBLAS."""
+    """The tests of all products, for CuPy's arrays by cuBLAS."""
 
     device = "cuda"
 
@@ -321,7 +321,7 @@ class TestCupy(Products):
 
     def test_a_view_is_used_where_it_lies(self, monkeypatch: pytest.MonkeyPatch) -> None:
         seen: list[int] = []
-        monkeypatch.setattr(LaidVendor, "__call__", lambda self, stream, capturing, *given: seen.extend(given[:3]))
+        monkeypatch.setattr(LaidVendor, "__call__", lambda self, stream, capturing, *args: seen.extend(args[:3]))
         x, y = self.put(whole(30, 40)), self.put(whole(50, 60))
         a, b = x.T[4:20, 3:18], y[2:17, 1:24]
         out = self.product(a, b)
@@ -335,26 +335,26 @@ class TestCupy(Products):
 
     @pytest.mark.parametrize("trans", [False, True])
     def test_timed_beside_ours_on_the_callers_stream(self, trans: bool) -> None:
-        """Shapes without a record, whichever serves: neither the operands nor C are touched by that."""
-        cupy, own = cupy_or_skip(), Library(look_up, measured, lambda *given: None, faster)
-        own.clear()  # of the library's memory too, whoever began to use it
+        """The shape has no record, so both are timed, which changes neither the operands nor C."""
+        cupy, own = cupy_or_skip(), Library(look_up, measured, lambda *arguments: None, faster)
+        own.clear()  # the library's memory too, whichever test used it
         a, b = self.put(whole(333, 217)), self.put(whole(217, 1291))
         if trans:
             a, b = cupy.ascontiguousarray(a.T).T, cupy.ascontiguousarray(b.T).T
         out = self.put(whole(333, 1291))
-        wanted = self.back(a) @ self.back(b) + self.back(out)
+        expected = self.back(a) @ self.back(b) + self.back(out)
         with cupy.cuda.Stream(non_blocking=True) as stream:
             own.matmul(a, b, out=out, beta=1.0)
             stream.synchronize()
-        assert np.array_equal(self.back(out), wanted)
+        assert np.array_equal(self.back(out), expected)
         loaded = own.load(333, 1291, 217, trans_a=trans, trans_b=trans, device="cuda")
         assert loaded.origin in {"predicted", "vendor"}
-        assert (own.memory().bytes >= Cublas.workspace_bytes) == (loaded.origin == "vendor")  # not for the timing
+        assert (own.memory().bytes >= Cublas.workspace_bytes) == (loaded.origin == "vendor")  # timing leaves none
         own.clear()
         assert own.memory().bytes < Cublas.workspace_bytes
 
     def test_products_that_are_timed_share_a_handle(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Each has memory of its own, and stays."""
+        """Each product has memory of its own, and the handle stays."""
         from tilewright.runtime.device import cuda
 
         made, device = list[Any](), open_device(choose("cuda"))
@@ -366,11 +366,11 @@ class TestCupy(Products):
         assert len(made) <= 1
 
     def test_captured_without_a_product_before(self) -> None:
-        """By ours, and with the library's own memory untouched."""
+        """Our kernel is captured, and the library's own memory is not touched."""
         cupy = cupy_or_skip()
         self.library.prepare((96, 80, 64), device="cuda", graphs=2)
         a, b, out = self.put(whole(96, 64)), self.put(whole(64, 80)), cupy.zeros((96, 80), "float32")
-        cupy.cuda.Device().synchronize()  # the stream does not wait for what is on the way
+        cupy.cuda.Device().synchronize()  # the stream does not wait for earlier copies
         stream = cupy.cuda.Stream(non_blocking=True)
         graphs = []
         with stream:
@@ -400,7 +400,7 @@ class TestCupy(Products):
                 stream.begin_capture()
                 self.product(a, b, out=out)
                 graphs.append(stream.end_capture())
-        wanted = whole(m, k).astype("float64") @ whole(k, n)
+        expected = whole(m, k).astype("float64") @ whole(k, n)
         for _ in range(20):
             for out in outs:
                 out.fill(0)
@@ -408,7 +408,7 @@ class TestCupy(Products):
             for stream, graph in zip(streams, graphs):
                 graph.launch(stream)
             cupy.cuda.Device().synchronize()
-            assert all(np.array_equal(self.back(out), wanted) for out in outs)
+            assert all(np.array_equal(self.back(out), expected) for out in outs)
 
     def test_threads_with_streams_of_their_own(self) -> None:
         cupy, wrong = cupy_or_skip(), list[object]()
@@ -434,7 +434,7 @@ class TestCupy(Products):
         assert wrong == []
 
     def test_a_call_takes_no_longer_than_cupys_own(self) -> None:
-        """Time of the processor, until it returns; the device has little to do."""
+        """The processor's time until a call returns is compared; the device has little to do."""
         import time
 
         cupy = cupy_or_skip()
@@ -465,7 +465,7 @@ def test_a_row_major_product_is_right(dtype: str, trans: str) -> None:
 
 
 @pytest.mark.parametrize("trans", TRANS)
-def test_tf32_is_asked_for_by_its_kind_of_arithmetic(trans: str) -> None:
+def test_tf32_is_named_by_its_kind_of_arithmetic(trans: str) -> None:
     device, problem = VendorHost(), Problem.parse("5x7x3", "float", trans)
     assert Verifier(device, problem).check(device.vendor(problem, Elements.TF32)).reason == ""
     assert set(device.library.kinds) == {0}
@@ -480,7 +480,7 @@ def test_the_long_product_of_terms_is_right(grade: Grade, kind: int, trans: str)
     assert set(device.library.kinds) == {kind}
 
 
-def test_a_failure_is_told() -> None:
+def test_a_failure_is_raised() -> None:
     device, problem = VendorHost(13), Problem(4, 4, 4)
     with pytest.raises(LaunchError, match="cuBLAS returned status 13"):
         Verifier(device, problem).check(device.vendor(problem))
@@ -510,12 +510,12 @@ def test_heuristics_that_cannot_run_are_left_out(fake: fake_vendor.FakeLt) -> No
     assert fake.ran == []
 
 
-def test_it_is_told_how_matrices_lie(fake: fake_vendor.FakeLt) -> None:
+def test_cublaslt_gets_the_alignments_of_matrices(fake: fake_vendor.FakeLt) -> None:
     CublasLt(HostDevice(), Problem(64, 3, 2))  # B has 24 bytes, A 512, C 768; cuBLAS's A is our B
     assert fake.preferences == {1: 32 << 20, 5: 8, 6: 256, 7: 256, 8: 256}
 
 
-def test_what_it_holds_is_given_back(fake: fake_vendor.FakeLt) -> None:
+def test_the_objects_of_cublaslt_are_destroyed(fake: fake_vendor.FakeLt) -> None:
     launches = CublasLt(HostDevice(), Problem(4, 4, 4)).launches()
     assert len(fake.alive) == 6
     del launches
@@ -523,7 +523,7 @@ def test_what_it_holds_is_given_back(fake: fake_vendor.FakeLt) -> None:
     assert fake.alive == {}
 
 
-def test_its_name_has_its_version(fake: fake_vendor.FakeLt) -> None:
+def test_the_name_of_cublaslt_has_its_version(fake: fake_vendor.FakeLt) -> None:
     assert cublaslt_name() == "cuBLASLt 13.10.0"
 
 
@@ -539,7 +539,7 @@ def test_without_the_extra_one_line_says_how_to_get_it(monkeypatch: pytest.Monke
 @pytest.mark.gpu
 @pytest.mark.parametrize("trans", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("dtype", ["float", "double"])
-def test_the_real_one_is_right(dtype: str, trans: str) -> None:
+def test_the_real_cublaslt_is_right(dtype: str, trans: str) -> None:
     pytest.importorskip("nvmath")
     device, problem = open_device(choose("cuda")), Problem.parse("100x72x33", dtype, trans)
     verifier = Verifier(device, problem)

@@ -31,7 +31,7 @@ def view(operand: Operand, kind: Any) -> Array:
 
 
 def launch_of(compute: Callable[[Array, Array], Array], problem: Problem = PROBLEM, after: Any = None) -> Launch:
-    """A launch that computes op(A) op(B) by `compute`, and alpha and beta rightly."""
+    """A launch that computes op(A) op(B) by `compute`, and handles alpha and beta correctly."""
     kind = np.dtype(problem.dtype.numpy_name)
 
     def launch(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
@@ -51,7 +51,7 @@ def right(a: Array, b: Array) -> Array:
 
 
 def tf32(array: Array) -> Array:
-    """Rounded to the 10 fraction bits that TF32 keeps."""
+    """An array rounded to the 10 fraction bits of TF32."""
     return (array.view(np.uint32) + 0x1000 & np.uint32(0xFFFFE000)).view(np.float32)
 
 
@@ -73,7 +73,7 @@ def test_accepts_what_is_right(device: Device, dtype: DType, trans: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("wrong", "named"),
+    ("wrong", "words"),
     [
         (lambda a, b: right(tf32(np.ascontiguousarray(a)), tf32(np.ascontiguousarray(b))), "times its bound"),
         (without_term, "times its bound"),
@@ -85,15 +85,15 @@ def test_accepts_what_is_right(device: Device, dtype: DType, trans: str) -> None
     ],
     ids=["tf32", "dropped", "doubled", "zeros", "nan", "upside down", "one column off"],
 )
-def test_rejects_what_is_wrong(device: Device, wrong: Callable[[Array, Array], Array], named: str) -> None:
+def test_rejects_what_is_wrong(device: Device, wrong: Callable[[Array, Array], Array], words: str) -> None:
     verdict = Verifier(device, PROBLEM).check(launch_of(wrong))
-    assert named in verdict.reason
+    assert words in verdict.reason
     assert not verdict.accuracy.ok
 
 
 @pytest.mark.parametrize("dtype", list(DType))
 def test_rejects_dropped_terms_where_k_is_long(device: Device, dtype: DType) -> None:
-    """They are within the proven bound, which grows with k: what random data add up to does not."""
+    """The proven bound, which grows with k, would let dropped terms pass; sums of random data grow less."""
     problem = Problem(16, 16, 1 << 16, dtype)
     verifier, kind = Verifier(device, problem), np.dtype(dtype.numpy_name)
     plain = verifier.check(launch_of(lambda a, b: a.astype(kind) @ b.astype(kind), problem))
@@ -104,7 +104,7 @@ def test_rejects_dropped_terms_where_k_is_long(device: Device, dtype: DType) -> 
     assert "times its bound" in verdict.reason
 
 
-def test_rejects_float_arithmetic_where_double_was_asked_for(device: Device) -> None:
+def test_rejects_float_arithmetic_for_double(device: Device) -> None:
     problem = Problem(40, 36, 257, DType.DOUBLE)
     verdict = Verifier(device, problem).check(
         launch_of(lambda a, b: a.astype(np.float32) @ b.astype(np.float32), problem)
@@ -114,7 +114,7 @@ def test_rejects_float_arithmetic_where_double_was_asked_for(device: Device) -> 
 
 @pytest.mark.parametrize("dtype", list(DType))
 @pytest.mark.parametrize(
-    "used",
+    "misuse",
     [
         lambda alpha, beta: (1.0, beta),
         lambda alpha, beta: (abs(alpha), beta),
@@ -131,14 +131,14 @@ def test_rejects_float_arithmetic_where_double_was_asked_for(device: Device) -> 
     ],
 )  # fmt: skip
 def test_rejects_kernels_that_misuse_alpha_and_beta(
-    device: Device, dtype: DType, used: Callable[[float, float], tuple[float, float]]
+    device: Device, dtype: DType, misuse: Callable[[float, float], tuple[float, float]]
 ) -> None:
-    """Each of them is right where alpha is 1 and beta 0."""
-    assert used(1.0, 0.0) == (1.0, 0.0)
+    """Each misuse is right where alpha is 1 and beta 0."""
+    assert misuse(1.0, 0.0) == (1.0, 0.0)
     problem = Problem(40, 36, 257, dtype)
 
     def misusing(a: Operand, b: Operand, c: Operand, alpha: float, beta: float) -> None:
-        launch_of(right, problem)(a, b, c, *used(alpha, beta))
+        launch_of(right, problem)(a, b, c, *misuse(alpha, beta))
 
     verdict = Verifier(device, problem).check(misusing)
     assert "times its bound" in verdict.reason
@@ -148,8 +148,8 @@ def test_rejects_kernels_that_misuse_alpha_and_beta(
 @pytest.mark.parametrize("dtype", list(DType))
 @pytest.mark.parametrize(("factor", "allowed"), [(0.0, 4), (2.0, 1)], ids=["beta is 0", "beta is 2"])
 def test_rejects_one_rounding_more_than_is_allowed(device: Device, dtype: DType, factor: float, allowed: int) -> None:
-    """Where k is 0, only gamma_2 |beta||C| and four times the smallest subnormal are left of the bound. A step to the
-    next number is half of gamma_2 or more, and never more than the whole of it."""
+    """Where k is 0, the bound is gamma_2 |beta||C| and four times the smallest subnormal. A step to the next number is
+    at least half of gamma_2, and never more than all of it."""
     problem = Problem(40, 36, 0, dtype)
 
     def off_by(steps: int) -> Launch:
@@ -213,7 +213,7 @@ def test_large_products_are_sampled_and_edges_always_seen(device: Device, monkey
 
 
 @pytest.mark.parametrize("of", ["rows", "columns"])
-def test_what_lies_beside_the_boundary_of_a_tile_is_compared_whatever_is_drawn(
+def test_elements_beside_the_boundary_of_a_tile_are_always_compared(
     device: Device, of: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tilewright.runtime.check import verify
@@ -248,17 +248,17 @@ def test_matrices_that_repeat_what_was_drawn(
     monkeypatch.setattr(verify, "_WHOLE_FLOPS", {"host": 1e9 if whole else 0.0})
     monkeypatch.setattr(verify, "_DRAWN", 101)
     monkeypatch.setattr(verify, "_POISONED_BYTES", 1000)
-    problem, given = Problem.parse("140x90x37", dtype, trans), list[Array]()
+    problem, operands = Problem.parse("140x90x37", dtype, trans), list[Array]()
 
-    def kept(a: Array, b: Array) -> Array:
-        given.append(a)
+    def noting(a: Array, b: Array) -> Array:
+        operands.append(a)
         return right(a, b)
 
     verifier = Verifier(device, problem)
-    verdict = verifier.check(launch_of(kept, problem))
+    verdict = verifier.check(launch_of(noting, problem))
     assert verdict.reason == ""
     assert verdict.accuracy.worst < 0.1
-    stored = (given[0].T if problem.trans_a else given[0]).ravel()
+    stored = (operands[0].T if problem.trans_a else operands[0]).ravel()
     assert np.array_equal(stored[101:], stored[:-101])
     assert not np.array_equal(stored[100:], stored[:-100])
     assert "times its bound" in verifier.check(launch_of(lambda a, b: right(a, b[:, ::-1]), problem)).reason
@@ -272,7 +272,7 @@ def test_matrices_that_repeat_what_was_drawn(
 
 
 @pytest.mark.parametrize("dtype", list(DType))
-def test_what_comparing_takes_is_compiled_without_a_reference(
+def test_the_comparison_is_compiled_without_a_reference(
     device: Device, dtype: DType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tilewright.runtime.check import verify
@@ -280,14 +280,14 @@ def test_what_comparing_takes_is_compiled_without_a_reference(
     compared: list[tuple[int, ...]] = []
     real, added = verify._fused(device.xp)
 
-    def ratio(got: Array, *given: Any) -> Any:
+    def ratio(got: Array, *arguments: Any) -> Any:
         compared.append(got.shape)
-        return real(got, *given)
+        return real(got, *arguments)
 
     monkeypatch.setattr(verify, "_fused", lambda xp: (ratio, added))
-    monkeypatch.setattr(verify, "product", lambda *given: pytest.fail("a reference was made"))
+    monkeypatch.setattr(verify, "product", lambda *arguments: pytest.fail("a reference was made"))
     verify.compile_check(device, Problem(4000, 3000, 2000, dtype))
-    assert compared == [(3, 5)]  # of a few elements; wrong at the first alpha, as nothing is launched
+    assert compared == [(3, 5)]  # a few elements, wrong at the first alpha, as nothing is launched
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 31, 700])
@@ -296,9 +296,9 @@ def test_double_reference_is_exact_far_below_the_bound(k: int) -> None:
     a, b = rng.uniform(-1, 1, (3, k)), rng.uniform(-1, 1, (k, 4))
     a[0, 0], b[0, 0] = 1e-6, -1.0
     problem = Problem(3, 4, k, DType.DOUBLE)
-    found = product(np, problem, a.ravel(), b.ravel(), None, None)
+    reference = product(np, problem, a.ravel(), b.ravel(), None, None)
     for row in range(3):
         for col in range(4):
             truth = sum(Fraction(float(x)) * Fraction(float(y)) for x, y in zip(a[row], b[:, col], strict=True))
-            error = abs(truth - Fraction(float(found.high[row, col])) - Fraction(float(found.low[row, col])))
-            assert error <= Fraction(2.0**-80) * Fraction(float(found.magnitude[row, col]))
+            error = abs(truth - Fraction(float(reference.high[row, col])) - Fraction(float(reference.low[row, col])))
+            assert error <= Fraction(2.0**-80) * Fraction(float(reference.magnitude[row, col]))

@@ -1,4 +1,4 @@
-"""Space files, and the space that a search gets of them."""
+"""Space files, and the candidates that a search gets from them."""
 
 import os
 import random
@@ -54,7 +54,7 @@ def test_space_files_are_checked(tmp_path: Path, text: str | bytes, complaint: s
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "zeros"])
-def test_what_is_no_space_file_is_named(tmp_path: Path, kind: str) -> None:
+def test_a_path_that_is_no_space_file_is_named(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "mine.toml"
     {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "zeros": lambda: path.symlink_to("/dev/zero")}[kind]()
     with pytest.raises(ConfigError, match=r"cannot read the space .*mine.toml: not a regular file"):
@@ -68,7 +68,7 @@ def test_a_value_that_is_listed_twice_counts_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [("16x4096x512", "float"), ("4096x4096x64", "double"), ("3000", "double")])
-def test_points_and_configs_are_two_names_of_one_thing(shape: str, dtype: str) -> None:
+def test_points_and_configs_stand_for_each_other(shape: str, dtype: str) -> None:
     problem = Problem.parse(shape, dtype)
     configs = searched(problem, H200)
     space = space_of(configs)
@@ -102,7 +102,7 @@ def test_decompositions_are_three_numbers() -> None:
     assert split.choices == ("absent", 1)
 
 
-def test_a_small_family_is_listed_whole_and_of_a_large_one_what_is_near_the_shortlist() -> None:
+def test_a_small_family_is_listed_whole_and_a_large_one_near_the_shortlist() -> None:
     problem = Problem.parse("1000x520x3000")
     likely = [choice.config for choice in shortlist(problem, H200, (), 20)]
     by_family: dict[str, set[Config]] = {}
@@ -121,7 +121,7 @@ def test_a_small_family_is_listed_whole_and_of_a_large_one_what_is_near_the_shor
     assert all(v in values.get(n, (v,)) for c in by_family["simt"] for n, v in c.typed.items())
 
 
-def test_a_space_of_the_user_that_is_large_is_searched_near_its_own_values(tmp_path: Path) -> None:
+def test_a_large_space_of_the_user_is_searched_near_its_own_values(tmp_path: Path) -> None:
     text = (resources.files(configs) / "spaces" / "simt.toml").read_text()
     (tmp_path / "simt.toml").write_text(re.sub("block_m = .*", "block_m = [48]", text))
     problem = Problem.parse("1000x520x3000")
@@ -130,7 +130,7 @@ def test_a_space_of_the_user_that_is_large_is_searched_near_its_own_values(tmp_p
     assert len(result) > 50
 
 
-def test_further_configs_are_candidates_whatever_the_spaces_hold(tmp_path: Path) -> None:
+def test_further_configs_are_candidates_even_outside_the_spaces(tmp_path: Path) -> None:
     (tmp_path / "tiled.toml").write_text("family = 'tiled'\n[parameters]\ntile_width = [8]\n")
     forecast, other = Forecast(Problem.parse("512"), H200), parse("simt:16x16x16,thread=2x2,lanes_m=8,fragments=single")
     spaces = read_spaces(tmp_path)
@@ -139,7 +139,7 @@ def test_further_configs_are_candidates_whatever_the_spaces_hold(tmp_path: Path)
     assert [str(config) for config in result.configs] == ["tiled:8", str(other)]
 
 
-def test_nothing_that_serves_is_an_error_with_its_reasons(tmp_path: Path) -> None:
+def test_a_space_without_a_config_that_serves_is_an_error_with_reasons(tmp_path: Path) -> None:
     (tmp_path / "dmma.toml").write_text("family = 'dmma'\n[parameters]\nblock_m = [64, 128]\n")
     with pytest.raises(ShapeError, match="no config serves 512x512x512 float nn on sm_90a; required: the tensor cores"):
         candidates(Forecast(Problem.parse("512"), H200), read_spaces(tmp_path))

@@ -1,4 +1,4 @@
-"""Fitting the ranker to measured problems, with the trees that ship in place of new ones: CatBoost is not needed."""
+"""Fitting the ranker to measured problems. Shipped trees take the place of new ones, so that CatBoost is not needed."""
 
 import sys
 from dataclasses import replace
@@ -24,7 +24,7 @@ PROBLEMS = [Problem.parse(shape, "float", "nt") for shape in ("300x200x100", "10
 
 @pytest.fixture
 def fitting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    """The script, in two folds, with 12 kernels and folders of its own, in which a file of double lies already."""
+    """The script with two folds, 12 kernels and folders of its own, which hold a file of double already."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     catboost = ModuleType("catboost")
     catboost.CatBoost = object  # type: ignore[attr-defined]
@@ -45,8 +45,8 @@ def fitting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
 
 
 def measured(device: str) -> dict[Problem, dict[Config, float]]:
-    """The first choices of a look-up for any of the problems, as they serve this one. The third of its own is the
-    fastest on the first device, the fourth on the other; what is another's takes from 14 us on."""
+    """Made-up times of the first choices of each problem, and of the choices of the others as they serve it. Its third
+    choice is the fastest on the first device, its fourth on the other. Choices of others take 14 us or more."""
     info, best = KNOWN[device], 2 + DEVICES.index(device)
     own = {problem: [each.config for each in Forecast(problem, info).choices(6)] for problem in PROBLEMS}
     result = dict[Problem, dict[Config, float]]()
@@ -61,7 +61,7 @@ def measured(device: str) -> dict[Problem, dict[Config, float]]:
 
 @pytest.fixture
 def files(fitting: ModuleType, tmp_path: Path) -> list[str]:
-    """Measured times on each device."""
+    """Files of measured times, one for each device."""
     trials, paths = __import__("trials"), []
     for device in DEVICES:
         path = tmp_path / f"{device}.jsonl"
@@ -79,7 +79,7 @@ def run(fitting: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) -
 
 
 def arrays_of(folder: Path) -> Arrays:
-    """The ranker for float that lies in a folder."""
+    """The ranker for float in a folder."""
     return dict(np.load(folder / "float.npz"))
 
 
@@ -92,7 +92,7 @@ def test_a_fit_is_judged_on_every_device_and_written(
     result, held_out = arrays_of(fitting.RANKERS), arrays_of(fitting.HELD_OUT)
     for folder in (fitting.RANKERS, fitting.HELD_OUT):
         assert {path.name for path in folder.iterdir()} == {"float.npz", "double.npz"}
-        assert (folder / "double.npz").read_text() == "kept"  # there are no data of it
+        assert (folder / "double.npz").read_text() == "kept"  # there are no data of double
     assert set(held_out["shapes"]) == {problem.shape for problem in PROBLEMS[::2]}
     assert set(held_out["kernels"]) < set(result["kernels"])
     assert result.keys() == shipped("float").keys()
@@ -107,7 +107,7 @@ def test_a_fit_is_judged_on_every_device_and_written(
     best = {
         str(kernel_of(min(times, key=times.__getitem__))) for device in DEVICES for times in measured(device).values()
     }
-    assert set(result["kernels"]) == best  # nothing else came within 5%
+    assert set(result["kernels"]) == best  # no other kernel came within 5%
     ways = [each.split() for each in result["decompositions"].tolist()]
     assert {each[0] for each in ways} == {"whole"}
     assert max(map(len, ways)) > 1
@@ -120,11 +120,11 @@ def test_a_fit_is_judged_on_every_device_and_written(
 def test_a_device_is_judged_by_the_data_of_the_others(
     fitting: ModuleType, files: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen: list[set[tuple[str, str]]] = []
+    fitted: list[set[tuple[str, str]]] = []
     portfolio_of = fitting.portfolio_of
 
     def noted(tuned: Any, trees: Any) -> Any:
-        seen.append({(each.info.key, each.problem.shape) for each in tuned})
+        fitted.append({(each.info.key, each.problem.shape) for each in tuned})
         return portfolio_of(tuned, trees)
 
     monkeypatch.setattr(fitting, "portfolio_of", noted)
@@ -133,9 +133,9 @@ def test_a_device_is_judged_by_the_data_of_the_others(
         "double.npz"
     ] * 2
     shapes = {problem.shape for problem in PROBLEMS}
-    assert [{key for key, _ in train} for train in seen] == [{DEVICES[0]}] * 2
-    assert {shape for _, shape in seen[0]} | {shape for _, shape in seen[1]} == shapes
-    assert not {shape for _, shape in seen[0]} & {shape for _, shape in seen[1]}  # of two folds each is left out once
+    assert [{key for key, _ in train} for train in fitted] == [{DEVICES[0]}] * 2
+    assert {shape for _, shape in fitted[0]} | {shape for _, shape in fitted[1]} == shapes
+    assert not {shape for _, shape in fitted[0]} & {shape for _, shape in fitted[1]}  # each fold is left out once
     out = capsys.readouterr().out
     assert f"\n{DEVICES[1]}\n" in out
     assert f"\n{DEVICES[0]}\n" not in out
@@ -160,38 +160,38 @@ def test_a_ranker_is_held_out_without_the_shapes_that_judge_it(
     assert all(np.array_equal(held_out[name], shipped("float")[name]) for name in TREES)
 
 
-@pytest.mark.parametrize(("given", "message"), [
+@pytest.mark.parametrize(("options", "message"), [
     (["--unseen", "nvidia-h20"], "argument --unseen: invalid choice: 'nvidia-h20'"),
     (["--parts", "0"], "argument --parts: invalid choice: 0"),
     (["--unseen", DEVICES[0], "--held-out"], "argument --held-out: not allowed with argument --unseen"),
     (["--device", "nvidia-h20"], "argument --device: invalid choice: 'nvidia-h20'"),
     (["--unseen", "nvidia-h100-pcie"], "nothing was measured on nvidia-h100-pcie: give its data set as well"),
 ])  # fmt: skip
-def test_what_cannot_be_judged(
-    given: list[str], message: str, fitting: ModuleType, files: list[str], monkeypatch: pytest.MonkeyPatch,
+def test_impossible_options_are_refused(
+    options: list[str], message: str, fitting: ModuleType, files: list[str], monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     with pytest.raises(SystemExit):
-        run(fitting, monkeypatch, *files, *given)
+        run(fitting, monkeypatch, *files, *options)
     assert message in capsys.readouterr().err
 
 
-def test_a_kernel_that_is_known_for_few_problems_is_left_out(
+def test_a_kernel_that_is_the_best_of_few_problems_is_left_out(
     fitting: ModuleType, files: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = [fitting.Tuned.of(each) for path in files for each in __import__("trials").read(Path(path))]
     trees, rare = fitting.fit(everything), kernel_of(parse("simt:16x48x8,thread=2x4"))
     first, *others = everything
     assert all(rare not in each.kernels for each in everything)
-    plains = [*first.kernels]
-    plains[int(first.us.argmin())] = rare
-    first = replace(first, kernels=tuple(plains))
+    kernels = [*first.kernels]
+    kernels[int(first.us.argmin())] = rare
+    first = replace(first, kernels=tuple(kernels))
     for often, is_chosen in ((2, False), (1, True)):
         monkeypatch.setattr(fitting, "OFTEN", often)
         assert (rare in fitting.portfolio_of([first, *others], trees)) == is_chosen
 
 
-def test_all_of_a_portfolio_brings_problems_nearer_to_their_best(fitting: ModuleType, files: list[str]) -> None:
+def test_a_larger_portfolio_brings_problems_nearer_to_their_best(fitting: ModuleType, files: list[str]) -> None:
     everything = [fitting.Tuned.of(each) for path in files for each in __import__("trials").read(Path(path))]
     trees = fitting.fit(everything)
     costs = []
@@ -208,21 +208,21 @@ def test_all_of_a_portfolio_brings_problems_nearer_to_their_best(fitting: Module
 
 @pytest.fixture
 def batches(fitting: ModuleType, monkeypatch: pytest.MonkeyPatch) -> dict[Problem, dict[Config, float]]:
-    """Times of the first choices for batches in both types: kernels of tiles take 20 us and more, the others 30. One
-    kernel that look-ups do not know is the fastest of all float batches."""
+    """Times of the first choices for batches in both types: kernels for batches alone take 30 us or more, others 20. A
+    kernel that look-ups do not know is the fastest for all float batches."""
     shapes = [f"{n}x{n + 8}x{n + 3}" for n in range(20, 32)]
     rare = parse("simt:16x48x8,thread=2x4")
-    found = dict[Problem, dict[Config, float]]()
+    times_of = dict[Problem, dict[Config, float]]()
     for problem in (Problem.parse(shape, dtype, batch=700) for shape in shapes for dtype in DType):
         configs = [each.config for each in Forecast(problem, KNOWN[DEVICES[1]]).choices(60)]
         times = {config: (30.0 if config.batches_alone else 20.0) + i / 10 for i, config in enumerate(configs)}
-        found[problem] = {rare: 18.0, **times} if problem.dtype is DType.FLOAT else times
+        times_of[problem] = {rare: 18.0, **times} if problem.dtype is DType.FLOAT else times
     trees = {"asked": [[0]], "above": [[0.0]], "leaves": [[0, 0]]}
-    made = {f"batches_{name}": np.array(values) for name, values in trees.items()}
+    arrays = {f"batches_{name}": np.array(values) for name, values in trees.items()}
     monkeypatch.setattr(fitting, "_trees", lambda *settings: SimpleNamespace(fit=lambda pool: pool))
-    monkeypatch.setattr(fitting, "_exported", lambda model, depth, name: made)
+    monkeypatch.setattr(fitting, "_exported", lambda model, depth, name: arrays)
     fitting.catboost.Pool = lambda *data, **more: data
-    return found
+    return times_of
 
 
 def test_batches_have_a_ranker_of_their_own(
@@ -234,8 +234,8 @@ def test_batches_have_a_ranker_of_their_own(
     path.write_text("".join(trials.line_of(trials.Trials(p, times, 50.0, DEVICES[1])) for p, times in batches.items()))
     trials.pack([path], packed)
     assert [each.name for each in packed.iterdir()] == ["batches.jsonl.xz"]
-    found = list(trials.read(packed))
-    assert {each.problem: dict(each.times) for each in found} == batches
+    unpacked = list(trials.read(packed))
+    assert {each.problem: dict(each.times) for each in unpacked} == batches
     run(fitting, monkeypatch, str(packed), "--judge")
     out = capsys.readouterr().out
     assert all(f"{dtype.value} on {DEVICES[1]}: first measured choice" in out for dtype in DType)
@@ -243,10 +243,10 @@ def test_batches_have_a_ranker_of_their_own(
     monkeypatch.setattr(fitting, "accept", lambda: None)
     run(fitting, monkeypatch, str(packed), "--parts", "1")
     written = dict(np.load(fitting.RANKERS / "batches.npz"))
-    train, others = fitting.batches_of(found, 0)
+    train, others = fitting.batches_of(unpacked, 0)
     assert written["left_out"].tolist() == sorted({each.problem.shape for each in others})
     assert not {each.problem.shape for each in train} & set(written["left_out"])
-    assert len(train) + len(others) == len(found)
+    assert len(train) + len(others) == len(unpacked)
     assert "simt:16x48x8,thread=2x4" in written["float kernels"]
     assert not set(written["float kernels"]) & set(shipped("float")["kernels"])
     assert all(1 <= regret < 2 for dtype in DType for regret in written[f"{dtype.value} regrets"])

@@ -1,4 +1,4 @@
-"""Products that need not be `ieee`: their features, data and ranker, by made-up trials."""
+"""Rankers of grades below `ieee`: features, data sets and choices, from made-up trials and as shipped."""
 
 import itertools
 from dataclasses import replace
@@ -31,7 +31,7 @@ WHOLE = "simt:64x128x16,lanes_m=4"
 
 
 def ranker(asks: str, above: float, less: int) -> Ranker:
-    """One that has kernels take `less` where they answer yes."""
+    """A ranker that expects `less` time of kernels whose feature `asks` is above a border."""
     kernels, trees = (*SPLIT, WHOLE), {"ranking": (0, above, 1000, 1000 - less), "level": (1, 0.0, 0, 0)}
     arrays = {"kernels": kernels, "decompositions": ["whole split_k=2"] * len(kernels)}
     arrays |= {"corrections": [0.0] * len(kernels), "devices": [H200.key], "regrets": [1.25], "features": [asks, "m"]}
@@ -40,8 +40,8 @@ def ranker(asks: str, above: float, less: int) -> Ranker:
     return Ranker({name: np.array(values) for name, values in arrays.items()}, DType.FLOAT, Grade.NORMWISE)
 
 
-def test_what_was_learned_of_a_grade_is_used_for_it_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    of_grade = ranker("terms", 2.5, 500)  # three terms are the best
+def test_the_ranker_of_a_grade_is_used_for_that_grade_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    of_grade = ranker("terms", 2.5, 500)  # kernels of three terms are the fastest
     original = forecast.ranker_of
     rankers = {Grade.NORMWISE: of_grade, Grade.ELEMENTWISE: None}
     monkeypatch.setattr(forecast, "ranker_of", lambda dtype, grade, _: rankers.get(grade, original(dtype, grade)))
@@ -56,11 +56,11 @@ def test_what_was_learned_of_a_grade_is_used_for_it_alone(monkeypatch: pytest.Mo
     for finer in (Grade.ELEMENTWISE, Grade.IEEE):
         assert Forecast(replace(problem, accuracy=finer), H200).choices(1)[0].config.accuracy is Grade.IEEE
     ampere = of_grade.table(KNOWN["nvidia-a100-sxm4-80gb"]).configs
-    assert {config.family for config in ampere} == {"mma", "simt"}  # it has no wgmma
+    assert {config.family for config in ampere} == {"mma", "simt"}  # this device has no wgmma
 
 
 class Expecting:
-    """A ranker that expects some kernels, by their texts, to take so many microseconds."""
+    """A ranker of a few kernels, with the microseconds that it expects by text of the kernel."""
 
     def __init__(self, us: dict[str, float]) -> None:
         self._ranked = [Predicted(parse(text), each) for text, each in us.items()]
@@ -75,7 +75,7 @@ class Expecting:
         return 1.25
 
 
-def test_what_the_ranker_of_a_finer_accuracy_expects_counts_a_tenth_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_of_the_ranker_of_a_finer_accuracy_count_a_tenth_more(monkeypatch: pytest.MonkeyPatch) -> None:
     rankers = {
         Grade.NORMWISE: Expecting({SPLIT[0]: 100.0, "wgmma:64x128x64": 104.0}),
         Grade.ELEMENTWISE: Expecting({SPLIT[1]: 94.0}),  # counts 103.4
@@ -91,7 +91,7 @@ def test_what_the_ranker_of_a_finer_accuracy_expects_counts_a_tenth_more(monkeyp
 
 
 @GRADES
-def test_without_anything_of_its_own_a_grade_gets_the_choices_of_the_next_finer_one(
+def test_a_grade_without_a_ranker_gets_the_choices_of_the_next_finer_grade(
     accuracy: Grade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = forecast.ranker_of
@@ -101,11 +101,11 @@ def test_without_anything_of_its_own_a_grade_gets_the_choices_of_the_next_finer_
     expected, result = (Forecast(problem, H200).choices(5) for problem in (ieee, coarse))
     pairs = [[(each.config, each.expected_us) for each in choices] for choices in (expected, result)]
     assert pairs[0] == pairs[1]
-    assert {each.regret for each in result} == {None}  # others may be much faster
+    assert {each.regret for each in result} == {None}  # other kernels may be much faster
 
 
 @GRADES
-def test_what_ships_of_a_grade_takes_kernels_of_terms_where_these_pay(accuracy: Grade) -> None:
+def test_the_shipped_ranker_of_a_grade_takes_kernels_of_terms_where_these_pay(accuracy: Grade) -> None:
     ranker = ranker_of(DType.FLOAT, accuracy)
     assert ranker is not None
     assert {kernel_of(config) for config in ranker.portfolio} == set(ranker.portfolio)
@@ -116,7 +116,7 @@ def test_what_ships_of_a_grade_takes_kernels_of_terms_where_these_pay(accuracy: 
         problem = Problem.parse(shape, accuracy=accuracy)
         result = Forecast(problem, H200).choices(300)
         assert (result[0].config.terms > 0) is splits
-        # The ranker of a finer accuracy expects more time than the ranker of this one hopes for.
+        # Times of the ranker of a finer accuracy count a tenth more in the order.
         assert all(later.expected_us > earlier.expected_us / 1.101 for earlier, later in itertools.pairwise(result))
         assert len({each.config for each in result}) == len(result)
         assert {each.regret for each in result} == {ranker.regret[H200.key]}
@@ -124,8 +124,8 @@ def test_what_ships_of_a_grade_takes_kernels_of_terms_where_these_pay(accuracy: 
 
 
 @pytest.mark.parametrize("shape", ["60x4382x4939", "38x2750x4481", "64x64x65536", "1201x143x197"])
-def test_who_is_content_with_less_accuracy_is_not_expected_to_wait_longer(shape: str) -> None:
-    """The ranker of the coarser accuracy expects shorter times for the first two than that of a finer accuracy."""
+def test_a_coarser_accuracy_is_not_expected_to_take_longer(shape: str) -> None:
+    """For the first two shapes, the ranker of the coarser accuracy expects shorter times than that of a finer one."""
     ieee, elementwise, normwise = (
         Forecast(Problem.parse(shape, accuracy=grade), H200).choices(1)[0].expected_us for grade in Grade
     )
@@ -133,10 +133,10 @@ def test_who_is_content_with_less_accuracy_is_not_expected_to_wait_longer(shape:
     assert normwise <= 1.1 * min(elementwise, ieee)
 
 
-def test_a_near_record_of_a_finer_accuracy_gives_way_to_what_is_faster_and_not_that_accurate() -> None:
+def test_a_near_record_of_a_finer_accuracy_gives_way_to_faster_and_less_accurate_kernels() -> None:
     ieee, split, other = parse(WHOLE), parse(SPLIT[0]), parse("wgmma:64x128x64")
 
-    def found(shape: str, *records: tuple[str, str, Config]) -> Config:
+    def looked_up(shape: str, *records: tuple[str, str, Config]) -> Config:
         problem = Problem.parse(shape, accuracy="normwise")
         records = [
             Record(
@@ -149,11 +149,11 @@ def test_a_near_record_of_a_finer_accuracy_gives_way_to_what_is_faster_and_not_t
         assert result is not None
         return result.config
 
-    assert found("4096", ("4096", "ieee", ieee)).terms > 0
-    small = found("64x64x72", ("64", "ieee", ieee))
+    assert looked_up("4096", ("4096", "ieee", ieee)).terms > 0
+    small = looked_up("64x64x72", ("64", "ieee", ieee))
     assert (small.terms, small.cta_tile) == (0, ieee.cta_tile)
-    assert found("4096", ("4096", "ieee", ieee), ("4096x4096x3600", "normwise", other)).cta_tile == other.cta_tile
-    assert found("64x64x72", ("64", "normwise", split), ("64x64x72", "ieee", ieee)).cta_tile == split.cta_tile
+    assert looked_up("4096", ("4096", "ieee", ieee), ("4096x4096x3600", "normwise", other)).cta_tile == other.cta_tile
+    assert looked_up("64x64x72", ("64", "normwise", split), ("64x64x72", "ieee", ieee)).cta_tile == split.cta_tile
 
 
 @GRADES
@@ -185,7 +185,7 @@ def test_features_of_terms_are_numbers(accuracy: Grade, shape: str) -> None:
 
 
 @GRADES
-def test_kernels_of_terms_serve_only_who_allows_them(accuracy: Grade) -> None:
+def test_kernels_of_terms_serve_only_grades_that_allow_them(accuracy: Grade) -> None:
     allowed = {text for text in (*SPLIT, WHOLE) if decomposed(parse(text), DType.FLOAT, H200, accuracy)}
     assert allowed == ({*SPLIT, WHOLE} if accuracy is Grade.NORMWISE else {*SPLIT[1:], WHOLE})
     assert not decomposed(parse(SPLIT[0]), DType.FLOAT, H200)
@@ -193,7 +193,7 @@ def test_kernels_of_terms_serve_only_who_allows_them(accuracy: Grade) -> None:
 
 @pytest.mark.slow
 @GRADES
-def test_what_is_measured_of_a_grade_is_of_all_families_that_it_allows(
+def test_the_data_set_of_a_grade_has_all_families_that_it_allows(
     accuracy: Grade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
@@ -215,9 +215,9 @@ def test_trials_of_a_grade_are_packed_beside_the_others(monkeypatch: pytest.Monk
     configs = [parse(text) for text in (*SPLIT, WHOLE)]
     rows = []
     for place, accuracy in enumerate(Grade):
-        those = [c for c in configs if c.accuracy.keeps(accuracy)]
+        allowed = [c for c in configs if c.accuracy.keeps(accuracy)]
         problem = Problem.parse("64x32x160", "float", "nt", accuracy)
-        outcomes = dict(zip(those, itertools.count(5.0 + place)))
+        outcomes = dict(zip(allowed, itertools.count(5.0 + place)))
         rows.append(dataset.line_of(dataset.Trials(problem, outcomes, 9.0, H200.key)))
     file = tmp_path / "trials.jsonl"
     file.write_text("".join(rows))

@@ -1,4 +1,4 @@
-"""The golden file pins the kernels of untuned products: `python tests/golden/regenerate.py` accepts a change."""
+"""Look-ups of untuned products are those of the golden file; `python tests/golden/regenerate.py` accepts a change."""
 
 import itertools
 import json
@@ -20,7 +20,7 @@ FILE = LookUps.parse((ROOT / GOLDEN).read_text())
 
 @pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.fast), pytest.param(1, marks=pytest.mark.slow)])
 def test_untuned_products_run_what_the_golden_file_says(step: int) -> None:
-    """A third of the problems, all of them where slow tests run."""
+    """A third of the problems is compared, in slow tests all of them."""
     rows = dict(itertools.islice(FILE.rows.items(), 0, None, step))
     summary = changes(replace(FILE, rows=rows), look_ups(step))
     if summary:
@@ -29,19 +29,19 @@ def test_untuned_products_run_what_the_golden_file_says(step: int) -> None:
 
 @pytest.mark.fast
 def test_the_problems_are_of_every_kind() -> None:
-    every = list(problems())
-    assert len(every) == len(set(every)) == len(FILE.rows)
-    drawn = [each for each in every if each.batch == 1]
-    assert (len(drawn), len(every)) == (300, 334)
+    listed = list(problems())
+    assert len(listed) == len(set(listed)) == len(FILE.rows)
+    products = [each for each in listed if each.batch == 1]
+    assert (len(products), len(listed)) == (300, 334)
     for dtype in DType:
         for trans in ("nn", "nt", "tn", "tt"):
-            sizes = [(each.m, each.n, each.k) for each in drawn if (each.dtype, each.trans) == (dtype, trans)]
+            sizes = [(each.m, each.n, each.k) for each in products if (each.dtype, each.trans) == (dtype, trans)]
             assert any(all(size % 2 for size in each) for each in sizes)
             assert any(all(size % 16 == 0 for size in each) for each in sizes)
             for narrow in range(2):
                 assert any(each[narrow] <= 8 and each[1 - narrow] >= 512 for each in sizes)
             assert any(max(m, n) <= 256 and k >= 8192 for m, n, k in sizes)
-    assert {each.accuracy for each in drawn} == set(Grade)
+    assert {each.accuracy for each in products} == set(Grade)
     assert [info.key in KNOWN for info in DEVICES] == [True] * 5 + [False]
 
 
@@ -53,7 +53,7 @@ def test_the_problems_are_of_every_kind() -> None:
     (2, "other", "first choice changed of 0 (-), any of the first 8 of 1"),
     (3, "other", "of 144 beside shipped records 1 changed\n"),
 ])  # fmt: skip
-def test_the_summary_tells_every_kind_of_change(column: int, value: float | str, line: str) -> None:
+def test_the_summary_has_every_kind_of_change(column: int, value: float | str, line: str) -> None:
     other = "simt:8x8x8"
     rows = {problem: [*each] for problem, each in FILE.rows.items()}
     problem = next(iter(rows))
@@ -67,18 +67,18 @@ def test_the_summary_tells_every_kind_of_change(column: int, value: float | str,
 
 
 def test_kernels_of_batches_are_expected_to_be_about_as_fast_as_the_tuned_ones() -> None:
-    """Without a record a batch gets a kernel that serves it, whose time is expected near that of the tuned kernel which
-    benchmarks/results have, a quarter above it at most; whole runs, which came later, are faster by up to 30%."""
+    """Without a record a batch gets a kernel that serves it. Its expected time is at most a quarter above that of the
+    tuned kernel in benchmarks/results. It may be 30% below, as kernels by whole runs are not among the tuned ones."""
     device = KNOWN["nvidia-h100-80gb-hbm3"]
     rows = json.loads((ROOT / "benchmarks" / "results" / device.key / "batches.json").read_text())["rows"]
     timed = [row for row in rows if row["kind"] in ("square", "program")]
     assert len(timed) == 50
     for row in timed:
         problem = Problem(row["m"], row["n"], row["k"], row["dtype"], batch=row["batch"])
-        found = look_up(problem, device, ())
-        assert found is not None
-        assert serves(found.config, problem, device), problem
-        assert 0.7 < (found.expected_us or 0) / row["our_us"] < 1.25, problem
+        result = look_up(problem, device, ())
+        assert result is not None
+        assert serves(result.config, problem, device), problem
+        assert 0.7 < (result.expected_us or 0) / row["our_us"] < 1.25, problem
 
 
 def test_a_near_batch_serves_and_a_single_product_does_not() -> None:
@@ -89,24 +89,25 @@ def test_a_near_batch_serves_and_a_single_product_does_not() -> None:
         full, device.key, tuned, Status.OK, measurement=Measurement((9.0,), 9.0, 0.0), accuracy=Accuracy(0.1, 0, 0)
     )
     for problem, served in ((replace(full, batch=300_000), True), (few, False), (replace(full, batch=1), False)):
-        found = look_up(problem, device, (record,))
-        assert found is not None
-        assert (found.record is record) == served, problem
+        result = look_up(problem, device, (record,))
+        assert result is not None
+        assert (result.record is record) == served, problem
 
 
 @pytest.mark.fast
 def test_groups_of_rows_are_expected_to_take_as_long_as_all_their_tiles() -> None:
-    """Each group ends within a tile: few long groups are one product, many short ones want short tiles."""
+    """The last tile of each group is partial: few long groups cost as much as one product, many short ones need short
+    tiles."""
     info = KNOWN["nvidia-h100-80gb-hbm3"]
 
     def first(problem: Problem) -> tuple[int, float]:
-        found = look_up(problem, info, ())
-        assert found is not None
-        return found.config.cta_tile[0], found.expected_us or 0.0
+        result = look_up(problem, info, ())
+        assert result is not None
+        return result.config.cta_tile[0], result.expected_us or 0.0
 
     one, few, many = (first(Problem(16384, 512, 512, batch=groups, ragged="m")) for groups in (1, 8, 512))
     assert one[1] == pytest.approx(first(Problem(16384, 512, 512))[1], rel=0.02)
     assert many[0] <= 32 < one[0]
     assert 1 < few[1] / one[1] < 1.1
-    # 512 groups have half a tile of 32 rows more each: half as many rows again.
+    # Each of the 512 groups has half a tile of 32 rows more, which is half as many rows again.
     assert 1.3 < many[1] / one[1] < 1.9

@@ -1,4 +1,4 @@
-"""The models of a GPU and of the processor: how their times depend on what they should."""
+"""The models of a GPU and of the processor: how expected times depend on problems, configs and devices."""
 
 from dataclasses import replace
 
@@ -19,11 +19,11 @@ SKINNY = "skinny:1x4x8,lanes_k=4,warps=1x8,resident_k=4096"
 
 
 def us(problem: Problem, config: Config, info: DeviceInfo) -> float:
-    """Microseconds of a variant by the model of a GPU."""
+    """Microseconds that the model of a GPU expects of a variant."""
     return float(Table([config], problem.dtype, info).modelled_us(problem)[0])
 
 
-def test_a_kernel_without_shared_memory_has_a_time_where_the_system_takes_none() -> None:
+def test_a_kernel_without_shared_memory_has_a_time_where_the_system_reserves_none() -> None:
     assert us(Problem.parse("1000"), parse("naive:8x32"), on("sm_75")) > 1
 
 
@@ -48,8 +48,8 @@ def test_more_work_and_slower_devices_take_longer(text: str, shape: str, dtype: 
 
 
 @pytest.mark.parametrize(("text", "dtype"), [(SIMT, "float"), (DMMA, "double")])
-def test_what_a_split_of_k_gains_and_costs(text: str, dtype: str) -> None:
-    # One tile; and as many as there are SMs, for each of which there are four.
+def test_gains_and_costs_of_split_k(text: str, dtype: str) -> None:
+    # `deep` has one tile of C, and `wide` four for each SM.
     deep, wide = Problem.parse("128x128x16384", dtype), Problem.parse("16896x512x4096", dtype)
     whole, split = parse(text), parse(text + ",split_k=16")
     assert us(deep, split, H200) < us(deep, whole, H200) / 4
@@ -66,12 +66,12 @@ def test_ctas_of_little_work_wait_for_their_tiles() -> None:
     times = [us(problem, small.changed(block_k=k, stages=stages), H200) for k, stages in depths]
     assert times == sorted(times, reverse=True)
     assert times[0] > 4 * times[-1]
-    # One of 128 x 128 is not.
+    # A tile of 128 x 128 takes longer than that.
     few, many = (us(Problem.parse("4096"), parse(SIMT).changed(stages=each), H200) for each in (3, 5))
     assert few < 1.02 * many
 
 
-def test_slices_with_barriers_of_their_own_wait_less_where_each_has_steps_enough() -> None:
+def test_slices_with_barriers_of_their_own_wait_less_where_each_has_enough_steps() -> None:
     problem, sliced = Problem.parse("1024"), parse("simt:64x64x16,lanes_m=4,slices=4")
     for block_k, gains in ((64, True), (32, True), (16, False)):
         one, own = (us(problem, sliced.changed(block_k=block_k, slice_barriers=each), H200) for each in (False, True))
@@ -94,7 +94,7 @@ def test_slices_with_barriers_of_their_own_wait_less_where_each_has_steps_enough
 def test_rows_of_c_that_are_no_whole_sectors_are_written_in_parts(
     text: str, dtype: str, n: int, least: float, most: float
 ) -> None:
-    """Accumulators that pass through shared memory are written in whole sectors. It is most of what counts here."""
+    """Accumulators that pass through shared memory are written in whole sectors. Most of the time is for writing."""
     problem, both = Problem.parse(f"8192x{n}x1", dtype), [parse(text + more) for more in ("", ",shared")]
     direct, shared = (us(problem, config, H200) for config in both)
     assert least <= direct / shared <= most
@@ -107,14 +107,14 @@ def test_the_processor_takes_longer_for_more_barriers_waste_padding_and_tensor_c
     one, two = (host_us(problem, parse(f"simt:64x64x{depth},slices=1,stages=2")) for depth in (16, 8))
     assert two > 1.01 * one  # the same copies and multiply-adds, and twice as many barriers
     whole, wasted = (host_us(Problem.parse(shape), parse("simt:64x64x16")) for shape in ("128", "65x65x128"))
-    assert 0.9 * whole < wasted < 1.1 * whole  # four tiles both
+    assert 0.9 * whole < wasted < 1.1 * whole  # both have four tiles
     naive = parse("naive:8x32")
     assert host_us(problem, naive.changed(edge=EdgePolicy.PAD)) > host_us(problem, naive)
     double = Problem.parse("128", "double")
     assert host_us(double, parse("dmma:64x64x16")) > 5 * host_us(double, parse("simt:64x64x16"))
 
 
-def test_the_processor_gains_nothing_from_what_overlaps_on_a_gpu() -> None:
+def test_the_processor_gains_nothing_from_mechanisms_that_overlap_work_on_a_gpu() -> None:
     problem = Problem.parse("256x256x1024")
     base = parse("simt:64x64x16,stages=2,fragments=single")
     for changes in ({"stages": 4}, {"raster": 8}, {"mode": Mode.SPLIT_K, "parts": 4}):

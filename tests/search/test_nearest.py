@@ -1,4 +1,4 @@
-"""Tests of the kernels that run where nothing was tuned."""
+"""Kernels that run where nothing was tuned: records of near shapes, other devices and batches, and predictions."""
 
 import random
 from dataclasses import replace
@@ -34,7 +34,7 @@ def test_distance_counts_doublings() -> None:
     assert distance(Problem(0, 1, 1), Problem(1, 1, 1)) == 1
 
 
-def test_what_is_for_odd_rows_is_reset_where_rows_are_aligned() -> None:
+def test_parameters_for_odd_rows_are_reset_where_rows_are_aligned() -> None:
     config = parse("simt:64x64x16,lanes_m=4,pack_a,pack_b,shared")
     odd, even = (carried(config, Problem.parse(shape), TARGET) for shape in ("2047", "1024"))
     assert odd is not None
@@ -43,24 +43,24 @@ def test_what_is_for_odd_rows_is_reset_where_rows_are_aligned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shape", "kept"),
+    ("text", "shape", "is_shared"),
     [
         ("simt:64x64x16,shared", "2000x1002x300", True),  # threads write vectors of 8 bytes
         ("simt:64x64x16,shared", "2000x1004x300", False),
-        ("dmma:64x64x16,shared", "2000x1002x300", True),  # and here whole ones, but a warp no whole sectors
+        ("dmma:64x64x16,shared", "2000x1002x300", True),  # threads write whole vectors, but warps no whole sectors
         ("dmma:64x64x16,shared", "2000x1004x300", False),
     ],
 )
 def test_accumulators_pass_through_shared_memory_where_sectors_of_c_would_be_written_in_parts(
-    text: str, shape: str, kept: bool
+    text: str, shape: str, is_shared: bool
 ) -> None:
     problem = Problem.parse(shape, "double" if "dmma" in text else "float")
     fit = carried(parse(text), problem, H200)
     assert fit is not None
-    assert fit.get("shared") is kept
+    assert fit.get("shared") is is_shared
 
 
-def test_what_cannot_serve_is_not_carried() -> None:
+def test_a_config_that_cannot_serve_is_not_carried() -> None:
     assert carried(parse("dmma:64x64x16"), Problem.parse("512"), TARGET) is None
 
 
@@ -82,31 +82,31 @@ def test_the_nearest_shape_of_the_device_comes_first() -> None:
 
 
 def test_a_near_shape_of_a_device_with_the_same_sms_comes_before_predictions() -> None:
-    there, here = KNOWN["nvidia-h200"], KNOWN["nvidia-h100-80gb-hbm3"]
-    of_there = record(Problem.parse("512"), parse("simt:64x64x16,lanes_m=4"), there.key)
-    result = look_up(Problem.parse("512"), here, (of_there,))
+    other, here = KNOWN["nvidia-h200"], KNOWN["nvidia-h100-80gb-hbm3"]
+    of_other = record(Problem.parse("512"), parse("simt:64x64x16,lanes_m=4"), other.key)
+    result = look_up(Problem.parse("512"), here, (of_other,))
     assert result is not None
     assert result.summary == "predicted (from 512x512x512 on nvidia-h200)"
-    assert (result.record, result.sibling) == (None, of_there)
+    assert (result.record, result.sibling) == (None, of_other)
     assert result.config.cta_tile == (64, 64, 16)
-    assert (result.expected_us, result.regret) == (None, None)  # those of the other device are not known here
+    assert (result.expected_us, result.regret) == (None, None)  # times of the other device do not hold here
     served = result.served(Problem.parse("512"), here)
     assert (served.origin, served.recorded_us) == ("as tuned for 512x512x512 on nvidia-h200", 0.0)
     own = record(Problem.parse("514"), parse("simt:128x64x16"), here.key)
-    result = look_up(Problem.parse("512"), here, (of_there, own))
+    result = look_up(Problem.parse("512"), here, (of_other, own))
     assert result is not None
-    assert (result.record, result.sibling) == (None, of_there)  # 514 elements are not aligned as 512 are
+    assert (result.record, result.sibling) == (None, of_other)  # 514 elements are not aligned as 512 are
     own = record(Problem.parse("528"), parse("simt:128x64x16"), here.key)
-    result = look_up(Problem.parse("512"), here, (of_there, own))
+    result = look_up(Problem.parse("512"), here, (of_other, own))
     assert result is not None
     assert (result.record, result.sibling) == (own, None)
     for device, shape in ((here, "1024"), (KNOWN["nvidia-h100-pcie"], "512")):  # too far; fewer SMs
-        result = look_up(Problem.parse(shape), device, (of_there,))
+        result = look_up(Problem.parse(shape), device, (of_other,))
         assert result is not None
         assert (result.summary, result.sibling) == ("predicted", None)
 
 
-def test_records_of_other_devices_are_no_choice_and_those_far_away_the_last() -> None:
+def test_records_of_other_devices_are_no_choice_and_far_records_the_last() -> None:
     records = (record(Problem.parse("4096"), parse("simt:128x128x16,lanes_m=4"), "nvidia-x"),)
     result = look_up(Problem.parse("4096"), H200, records)
     assert result is not None
@@ -120,7 +120,7 @@ def test_records_of_other_devices_are_no_choice_and_those_far_away_the_last() ->
 
 @pytest.mark.parametrize("arch", [arch for arch in ARCHES.values() if not arch.is_host], ids=lambda arch: arch.name)
 def test_every_architecture_gets_more_than_a_textbook_kernel(arch: Arch) -> None:
-    """Configs tuned on one device serve another that lacks shared memory, cp.async, instructions or clusters."""
+    """Configs tuned on one device are adapted to others with less shared memory, or without some mechanisms."""
     store, info, rng = Store(Path("nowhere").absolute()), typical(arch), random.Random(arch.name)
     for _ in range(30):
         sizes = [int(2 ** rng.uniform(0, 14)) for _ in range(3)]
@@ -141,13 +141,13 @@ def test_double_without_tensor_cores_has_the_kernels_of_float() -> None:
     assert result == ["simt", "simt", "skinny"]
 
 
-def test_where_no_row_makes_sense_nothing_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_predicted_where_no_config_makes_sense(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Table, "valid", lambda table, problem: np.zeros(len(table.configs), np.bool_))
     assert Forecast(Problem.parse("4096"), H200).choices(3) == []
     assert Store(Path("nowhere").absolute()).lookup(H200, Problem.parse("4100x3x17"), look_up).origin == "predicted"
 
 
-def test_what_a_device_lacks_is_replaced_in_what_is_predicted() -> None:
+def test_predictions_replace_instructions_that_a_device_lacks() -> None:
     problem, a100, h200 = Problem.parse("512", "double"), KNOWN["nvidia-a100-sxm4-80gb"], KNOWN["nvidia-h200"]
     assert carried(parse("dmma:64x64x16"), problem, a100) is None
     assert {config.get("mma_k") for config in configs_of(a100, "dmma")} == {4}
@@ -173,7 +173,7 @@ SMALL = parse("small:4x4x4,block_threads=64")
         ("2048x2048x64", "nvidia-h100-80gb-hbm3", 2),
     ],
 )
-def test_a_batch_fills_a_device_with_so_many_elements_of_c_for_each_sm(shape: str, key: str, least: int) -> None:
+def test_a_batch_of_enough_elements_of_c_fills_a_device(shape: str, key: str, least: int) -> None:
     classes = [BatchClass.of(Problem.parse(shape, batch=batch), KNOWN[key]) for batch in (1, least, max(least - 1, 1))]
     assert classes == [BatchClass.ONE, BatchClass.FULL, BatchClass.FEW if least > 2 else BatchClass.ONE]
 
@@ -205,7 +205,7 @@ def test_batches_of_one_class_have_records_of_their_own(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for problem in problems:
         assert store.keep(record(problem, SMALL, H100.key))
-    found = [store.lookup(H100, problem, look_up) for problem in problems]
-    assert [(each.origin, each.record and each.record.problem) for each in found] == [
+    results = [store.lookup(H100, problem, look_up) for problem in problems]
+    assert [(each.origin, each.record and each.record.problem) for each in results] == [
         ("exact", problem) for problem in problems
     ]

@@ -1,4 +1,4 @@
-"""Tests of the ranker of shapes that nobody tuned: trees, features, portfolio, and the look-up."""
+"""The ranker for shapes that nobody tuned: trees, features, portfolio, neighbours, look-ups and batches."""
 
 import math
 import random
@@ -60,7 +60,7 @@ def drawn(count: int, seed: int = 5) -> Iterator[Problem]:
         yield Problem(*sizes, rng.choice(list(DType)), rng.random() < 0.5, rng.random() < 0.5)
 
 
-def test_trees_answer_as_their_definition_says() -> None:
+def test_trees_follow_their_definition() -> None:
     rng = np.random.default_rng(1)
     questions = rng.integers(0, 4, (7, 3))
     borders, leaves = rng.normal(size=(7, 3)), rng.integers(-20_000, 20_000, (7, 8))
@@ -76,12 +76,12 @@ def without_c(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "module", lambda: None)
 
 
-def test_trees_say_the_same_in_both_languages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trees_give_the_same_in_c_and_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     if launcher.module() is None:
         pytest.skip(f"no extension: {launcher.described()}")
     rng = np.random.default_rng(2)
     for count, depth, rows in ((1, 1, 1), (7, 3, 15), (40, 6, 16), (3, 8, 17), (130, 4, 500)):
-        columns = rng.integers(-9, 9, (rng.integers(1, 129), 600)).astype(np.float32)  # many lie on a border
+        columns = rng.integers(-9, 9, (rng.integers(1, 129), 600)).astype(np.float32)  # many values are on a border
         columns[rng.random(columns.shape) < 0.01] = np.nan
         questions = rng.integers(0, len(columns), (count, depth))
         borders = rng.integers(-9, 9, questions.shape) + 0.1 * rng.integers(0, 2, questions.shape)
@@ -95,7 +95,7 @@ def test_trees_say_the_same_in_both_languages(monkeypatch: pytest.MonkeyPatch) -
 
 
 @DTYPES
-def test_what_ships_says_the_same_in_both_languages(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shipped_rankers_give_the_same_in_c_and_numpy(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
     problems = [replace(each, dtype=dtype) for each in drawn(20)]
     ours = [list(ranker(dtype).ranked(problem, H200)) for problem in problems]
     without_c(monkeypatch)
@@ -114,12 +114,12 @@ def test_what_ships_says_the_same_in_both_languages(dtype: DType, monkeypatch: p
         ("skinny:4x4x4,resident_k=128,split_k=3", "split_k=3"),
     ],
 )
-def test_how_a_config_shares_out_the_work(text: str, way: str) -> None:
+def test_the_decomposition_of_a_config(text: str, way: str) -> None:
     assert decomposition_of(tilewright.codegen.families.parse(text)) == way
 
 
 @DTYPES
-def test_ways_that_nowhere_pay_are_left_out_where_that_is_known(dtype: DType) -> None:
+def test_decompositions_that_never_pay_are_left_out_on_measured_devices(dtype: DType) -> None:
     result, device = ranker(dtype), KNOWN["nvidia-h100-pcie"]
     ways = dict(zip(result.portfolio, shipped(dtype.value)["decompositions"].tolist()))
     measured, other = result.table(H200).configs, result.table(device).configs
@@ -127,12 +127,12 @@ def test_ways_that_nowhere_pay_are_left_out_where_that_is_known(dtype: DType) ->
     assert all(decomposition_of(config) in ways[kernel_of(config)].split() for config in measured)
     assert all("whole" in each.split() for each in ways.values())
     assert device.key not in result.regret
-    assert set(measured) < set(other)  # of the same generation
+    assert set(measured) < set(other)  # both devices are of one generation
     assert 0.3 * len(other) < len(measured) < 0.6 * len(other)
 
 
 @DTYPES
-def test_what_ships_is_read_whole(dtype: DType) -> None:
+def test_shipped_rankers_are_read_whole(dtype: DType) -> None:
     arrays, result = shipped(dtype.value), ranker(dtype)
     assert [str(config) for config in result.portfolio] == arrays["kernels"].tolist()
     assert [kernel_of(config) for config in result.portfolio] == list(result.portfolio)
@@ -145,8 +145,8 @@ def test_what_ships_is_read_whole(dtype: DType) -> None:
 
 
 @DTYPES
-def test_the_first_is_that_of_all_trees(dtype: DType) -> None:
-    """All trees are asked of the likeliest alone."""
+def test_the_first_choice_is_that_of_all_trees(dtype: DType) -> None:
+    """All trees are evaluated for the likeliest configs alone, which hardly ever changes the first choice."""
     result, table, differs = ranker(dtype), ranker(dtype).table(H200), 0
     for problem in (replace(each, dtype=dtype) for each in drawn(40)):
         rows, counted = table.likeliest(problem, MODELLED)
@@ -156,7 +156,7 @@ def test_the_first_is_that_of_all_trees(dtype: DType) -> None:
         behind = {
             table.configs[row]: each for row, each in zip(rows, result.trees(table.features(problem, rows, counted)))
         }
-        differs += behind[ranked[0].config] > min(behind.values()) + 1e-9  # of equal ones either may be the first
+        differs += behind[ranked[0].config] > min(behind.values()) + 1e-9  # either of equal configs may be the first
     assert differs <= 1
 
 
@@ -168,30 +168,30 @@ def test_features_are_numbers_for_every_row(dtype: DType, shape: tuple[int, int,
     assert features.shape == (len(table.configs), len(FEATURES))
     assert np.isfinite(features).all()
     assert table.valid(problem).any()
-    some = np.flatnonzero(table.valid(problem))
-    assert (table.features(problem, some) == features[some]).all()
+    rows = np.flatnonzero(table.valid(problem))
+    assert (table.features(problem, rows) == features[rows]).all()
 
 
 @DTYPES
-def test_the_likeliest_are_those_that_the_model_puts_first(dtype: DType) -> None:
+def test_the_likeliest_configs_are_the_first_of_the_model(dtype: DType) -> None:
     table = ranker(dtype).table(H200)
     for problem in (replace(each, dtype=dtype) for each in drawn(10)):
         rows, counted = table.likeliest(problem, 100)
         us, sensible = table.modelled_us(problem), np.flatnonzero(table.valid(problem))
         assert np.array_equal(counted, table.physics(problem, rows))
         assert len(set(rows)) == min(100, len(sensible))
-        assert set(rows) == set(sensible[us[sensible].argsort(kind="stable")[:100]])  # of equal ones the first
+        assert set(rows) == set(sensible[us[sensible].argsort(kind="stable")[:100]])  # the first of equal configs
         assert set(rows) <= set(sensible)
         assert max(us[rows]) <= min(us[np.setdiff1d(sensible, rows)], default=np.inf)
 
 
-def test_the_model_is_corrected_by_what_kernels_take_beside_it() -> None:
+def test_the_model_is_corrected_by_a_factor_for_each_kernel() -> None:
     configs = [tilewright.codegen.families.parse(f"simt:{tile}x16") for tile in ("64x64", "64x128", "128x64")]
     factors, problem = (1, 2, 1 / 8), Problem(1000, 1000, 1000, DType.FLOAT)
     plainly, table = Table(configs, DType.FLOAT, H200), Table(configs, DType.FLOAT, H200, [*map(math.log, factors)])
     assert table.modelled_us(problem) == pytest.approx(plainly.modelled_us(problem) * factors)
     assert table.modelled_us(problem, [2, 1]) == pytest.approx(table.modelled_us(problem)[[2, 1]])
-    assert np.array_equal(table.features(problem), plainly.features(problem))  # trees know better
+    assert np.array_equal(table.features(problem), plainly.features(problem))  # features are not corrected
     (row,), _ = table.likeliest(problem, 1)
     assert row == 2
 
@@ -215,8 +215,8 @@ def test_a_persistent_cta_waits_half_as_long_before_each_further_tile(monkeypatc
 
 @pytest.mark.parametrize("info", [H200, KNOWN["nvidia-geforce-rtx-4090"]], ids=lambda info: info.key)
 @DTYPES
-def test_configs_of_a_kernel_are_told_apart_as_each_alone_is(dtype: DType, info: DeviceInfo) -> None:
-    """Features that all configs share do not depend on their work decompositions."""
+def test_configs_of_a_table_have_the_features_and_times_of_each_alone(dtype: DType, info: DeviceInfo) -> None:
+    """A table computes the features that configs of a kernel share only once."""
     problem = Problem(1000, 520, 3000, dtype)
     table = Table(ranker(dtype).table(info).configs, dtype, info)
     features, us = table.features(problem), table.modelled_us(problem)
@@ -226,7 +226,7 @@ def test_configs_of_a_kernel_are_told_apart_as_each_alone_is(dtype: DType, info:
         assert alone.modelled_us(problem)[0] == us[row], table.configs[row]
 
 
-def test_features_say_what_a_config_does() -> None:
+def test_features_of_a_config() -> None:
     problem, parse = Problem.parse("1000x520x300", "float", "nt"), tilewright.codegen.families.parse
     config = parse("simt:64x128x16,split_k=4")
     (row,) = Table((config,), DType.FLOAT, H200).features(problem)
@@ -252,7 +252,7 @@ def test_features_say_what_a_config_does() -> None:
         ("skinny:short=n,1x2x8,lanes_k=32,warps=2,resident_k=512", 521, 1),
     ],
 )
-def test_how_often_a_sector_of_c_is_written(text: str, n: int, pieces: float) -> None:
+def test_number_of_writes_of_a_sector_of_c(text: str, n: int, pieces: float) -> None:
     problem, config = Problem(1000, n, 300, DType.FLOAT), tilewright.codegen.families.parse(text)
     (row,) = Table((config,), DType.FLOAT, H200).features(problem)
     result = dict(zip(FEATURES, row))
@@ -271,7 +271,7 @@ def test_k_stays_innermost_only_where_it_is_innermost_in_memory() -> None:
     assert decomposed(parse("simt:64x64x16,k_inner_b"), DType.FLOAT, H200)
 
 
-def test_what_is_streamed_from_memory_is_read_side_by_side() -> None:
+def test_lanes_read_streamed_operands_side_by_side() -> None:
     parse = tilewright.codegen.families.parse
     texts = (f"skinny:short=n,1x2x8,lanes_k={lanes},warps=2,resident_k=512" for lanes in (1, 8, 32))
     table = Table([parse(text) for text in texts], DType.FLOAT, H200)
@@ -293,7 +293,7 @@ def test_what_is_streamed_from_memory_is_read_side_by_side() -> None:
 
 @DTYPES
 @pytest.mark.parametrize("shape", ["1x1x1", "1x16384x1", "200000x2x16", "8x8x500000"])
-def test_extreme_shapes_get_nothing_absurd(dtype: DType, shape: str) -> None:
+def test_extreme_shapes_get_sensible_times(dtype: DType, shape: str) -> None:
     for trans in ("nn", "nt", "tn", "tt"):
         problem = Problem.parse(shape, dtype.value, trans)
         (first,) = Forecast(problem, H200).choices(1)
@@ -333,7 +333,7 @@ def test_200_random_shapes_get_a_valid_choice(arch: str) -> None:
 
 
 @DTYPES
-def test_a_look_up_takes_a_near_record_else_what_is_predicted(dtype: DType, tmp_path: Path) -> None:
+def test_a_look_up_takes_a_near_record_or_else_a_prediction(dtype: DType, tmp_path: Path) -> None:
     store = Store(tmp_path)
     near = store.lookup(H200, Problem.parse("1000x1000x1040", dtype.value), look_up)
     assert (near.summary, near.expected_us, near.regret) == ("predicted (from 1000x1000x1000)", None, None)
@@ -352,7 +352,7 @@ def test_a_look_up_takes_a_near_record_else_what_is_predicted(dtype: DType, tmp_
     ("93x49x50", "float", "nt", "simt:16x16x32,thread=2x4,slices=4,stages=4,k_inner_a,fragments=single"),
     ("17x1x2161", "float", "nn", "skinny:short=n,1x1x8,lanes_k=32,warps=1x8,load=cp_async,stages=4,resident_k=4096"),
 ])  # fmt: skip
-def test_what_is_next_to_a_config_is_a_step_or_two_away(shape: str, dtype: str, trans: str, text: str) -> None:
+def test_neighbours_of_a_config_are_a_step_or_two_away(shape: str, dtype: str, trans: str, text: str) -> None:
     problem, config = Problem.parse(shape, dtype, trans), tilewright.codegen.families.parse(text)
     forecast = Forecast(problem, H200)
     result = neighbours(config, forecast)
@@ -377,14 +377,14 @@ def test_a_prefetch_to_l2_is_for_devices_where_kernels_overlap(key: str) -> None
     assert any(config.get("l2_prefetch") for config in chosen) == ("griddepcontrol" in info.arch.instructions)
 
 
-def test_a_mechanism_that_rules_keep_two_steps_away_is_reached_with_a_third() -> None:
+def test_a_mechanism_that_needs_three_steps_is_reached() -> None:
     parse = tilewright.codegen.families.parse
     barriers = parse("simt:32x48x64,thread=4,slices=4,slice_barriers,l2_prefetch")
     result = neighbours(barriers, Forecast(Problem.parse("256x768x1024"), H200))
     assert parse("simt:32x48x64,thread=4,slices=4,load=tma,k_inner_a,l2_prefetch") in result
 
 
-def test_every_way_to_share_out_the_work_that_can_pay_is_next_to_a_config() -> None:
+def test_every_decomposition_that_can_pay_is_a_neighbour_of_a_config() -> None:
     problem, parse = Problem.parse("1596x216x10697", "double", "nt"), tilewright.codegen.families.parse
     config = parse("dmma:96x128x16,warp=48x32,stages=4,interleave=4,stream_k=1")
     ways = ranker(problem.dtype).decompositions(config, problem, H200)
@@ -394,7 +394,7 @@ def test_every_way_to_share_out_the_work_that_can_pay_is_next_to_a_config() -> N
     assert ranker(DType.FLOAT).decompositions(parse("skinny:short=n,1x2x8,lanes_k=32"), problem, H200) == []
 
 
-def test_a_kernel_for_a_short_side_is_ranked_for_either() -> None:
+def test_a_kernel_for_a_short_side_is_ranked_for_both_sides() -> None:
     parse = tilewright.codegen.families.parse
     result = decomposed(parse("skinny:short=n,1x2x8,lanes_k=32,resident_k=1024"), DType.FLOAT, H200)
     assert {config.get("short") for config in result} == {"m", "n"}
@@ -406,9 +406,9 @@ def test_a_kernel_for_a_short_side_is_ranked_for_either() -> None:
 
 
 def test_a_look_up_takes_few_steps(tmp_path: Path) -> None:
-    """Calls of functions, Python's and C's: they are what its time goes into, and do not depend on the machine."""
+    """A look-up spends its time in calls of functions of Python and C, whose number does not depend on the machine."""
     store, problems = Store(tmp_path), list(drawn(60, seed=3))
-    for problem in problems[:10]:  # the first ones read what ships
+    for problem in problems[:10]:  # the first look-ups read the shipped files
         store.lookup(H200, problem, look_up)
     counted = (calls(partial(store.lookup, H200, problem, look_up)) for problem in problems[10:])
     later = sorted(len(python) + len(c) for python, c in counted)
@@ -416,7 +416,7 @@ def test_a_look_up_takes_few_steps(tmp_path: Path) -> None:
     assert later[-1] <= 1130, later
 
 
-def test_nothing_is_predicted_where_nothing_is_known() -> None:
+def test_nothing_is_predicted_for_empty_products_and_the_processor() -> None:
     assert not Forecast(Problem(0, 4, 4), H200).choices(3)
     assert not Forecast(Problem(4, 4, 4), replace(H200, arch=ARCHES["host"])).choices(3)
 
@@ -433,7 +433,7 @@ def test_predictions_are_sorted_and_serve() -> None:
 
 @pytest.mark.slow
 def test_a_look_up_of_an_unknown_shape_is_short() -> None:
-    """Without compiling: a millisecond, or as far as a busy machine lets it."""
+    """A look-up without compiling takes a millisecond, or somewhat more on a busy machine."""
     store = Store(Path("nowhere").absolute())
     shapes = [Problem.parse(f"{100 + 37 * i}x{5000 - 61 * i}x{70 + 11 * i}", "float", "tn") for i in range(40)]
     times = []
@@ -461,7 +461,7 @@ def test_choices_for_batches_serve_and_are_in_the_order_of_their_times(
         assert len(result) == 24
         assert all(serves(each.config, forecast.problem, info) for each in result)
         times = [each.expected_us or 0.0 for each in result]
-        if accuracy == "ieee":  # what a finer accuracy's ranker expects counts a tenth more
+        if accuracy == "ieee":  # times of the ranker of a finer accuracy count a tenth more
             assert times == sorted(times)
         assert min(times) > 0
         assert any(each.config.family == "small" for each in result) or shape != "3"
@@ -471,7 +471,7 @@ def test_choices_for_batches_serve_and_are_in_the_order_of_their_times(
 
 
 def made_up(less: int) -> BatchRanker:
-    """A ranker whose one tree has kernels of `small` take so many ten-thousandths less, as logarithms."""
+    """A ranker of one tree, which lowers the logarithm of the time of kernels of `small` by `less` ten-thousandths."""
     tree = {"asked": [[0]], "above": [[-0.5]], "leaves": [[0, -less]]}
     more: dict[str, object] = {"features": ["matrices"], "devices": [H100.key], "regrets": [1.25]}
     more |= {f"batches_{name}": values for name, values in tree.items()}
@@ -479,7 +479,7 @@ def made_up(less: int) -> BatchRanker:
     return BatchRanker(shipped("float"), {name: np.array(values) for name, values in more.items()}, DType.FLOAT)
 
 
-def test_trees_of_batches_correct_what_is_expected() -> None:
+def test_trees_of_batches_correct_expected_times() -> None:
     problem = Problem.parse("40", batch=3000)
     plain, never, always = (made_up(less) for less in (0, -50_000, 50_000))
     whole_runs = parse("small:1x8x5,load=cp_async,block_threads=64")  # the data set has none of these
@@ -504,11 +504,11 @@ def test_a_batch_takes_at_least_as_long_as_its_ctas_take_to_start() -> None:
 
 @pytest.mark.parametrize("trans", ["nn", "nt", "tn", "tt"])
 @DTYPES
-def test_ways_are_the_words_of_one_bank_that_a_warp_reads_at_a_time(dtype: DType, trans: str) -> None:
+def test_ways_count_the_words_of_one_bank_that_a_warp_reads_at_a_time(dtype: DType, trans: str) -> None:
     problem = Problem.parse("5x7x6", dtype, trans, batch=1000)
     variants = np.array([[8, 2, 3, 64, 0], [16, 5, 1, 128, 0], [1, 1, 1, 64, 0], [4, 3, 7, 64, 0]])
     lanes = 32 if dtype is DType.FLOAT else 16
-    wanted = []
+    expected = []
     for _, thread_m, thread_n, *_ in variants.tolist():
         rows, cols = math.ceil(5 / thread_m), math.ceil(7 / thread_n)
         banks: list[dict[int, set[int]]] = [{}, {}]
@@ -519,16 +519,16 @@ def test_ways_are_the_words_of_one_bank_that_a_warp_reads_at_a_time(dtype: DType
                 along, across = (second, first) if trans[which] == "t" else (first, second)
                 place = product * shared_elements(*stored) + along * (stored[1] | 1) + across
                 banks[which].setdefault(place % lanes, set()).add(place)
-        wanted.append([max(map(len, each.values())) for each in banks])
-    assert np.array(ways(problem, variants)).T.tolist() == wanted
+        expected.append([max(map(len, each.values())) for each in banks])
+    assert np.array(ways(problem, variants)).T.tolist() == expected
 
 
 def test_likely_variants_of_small_matrices_fit_and_are_in_order() -> None:
     problem = Problem.parse("17", "double", batch=50_000)
-    found = likely(problem, H100)
-    times = limits(problem, H100, found)["us"]
-    assert np.bincount(found[:, -1]).tolist() == [RANKED, RANKED]
+    variants = likely(problem, H100)
+    times = limits(problem, H100, variants)["us"]
+    assert np.bincount(variants[:, -1]).tolist() == [RANKED, RANKED]
     assert (np.diff(times) >= 0).all()
-    twice = limits(replace(problem, batch=100_000), H100, found)["us"]
+    twice = limits(replace(problem, batch=100_000), H100, variants)["us"]
     assert (twice > times).all()
     assert len(likely(replace(problem, k=129), H100)) == 0

@@ -1,4 +1,4 @@
-"""Tests of the regret: how much slower the choices of look-ups are than the fastest measured configs."""
+"""Regrets of look-ups: the times of their choices over the times of the fastest measured configs."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ from tilewright.tuner.choose.ranker import Ranker, shipped
 ROOT = Path(__file__).parents[2]
 H200 = KNOWN["nvidia-h200"]
 TIMES_US = {"300x200x100": (12.0, 10.0, 11.0), "64x7000x33": (15.0, 10.0), "5x400x900": (None, 13.0, 10.0), "700": (9,)}
-"""Measured times of the first choices for a problem; None for one that was not measured."""
+"""Measured times of the first choices for a problem; None for a choice that was not measured."""
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def run(regret: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) ->
     regret.main()
 
 
-def test_figures_are_of_measured_choices_for_shapes_that_were_left_out(
+def test_figures_come_from_measured_choices_for_shapes_that_were_left_out(
     regret: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     trials, lines = __import__("trials"), list[str]()
@@ -40,8 +40,8 @@ def test_figures_are_of_measured_choices_for_shapes_that_were_left_out(
     ranker = Ranker(small, DType.FLOAT)
     for shape, times in TIMES_US.items():
         problem = Problem.parse(shape, "float", "nt")
-        found = zip(trials.looked_up(ranker, problem, H200), times)
-        outcomes = {config: us for config, us in found if us is not None}
+        pairs = zip(trials.looked_up(ranker, problem, H200), times)
+        outcomes = {config: us for config, us in pairs if us is not None}
         lines.append(trials.line_of(trials.Trials(problem, outcomes, None, H200.key)))
     measured = tmp_path / "trials.jsonl"
     measured.write_text("".join(lines))
@@ -85,7 +85,7 @@ def test_every_figure_has_a_limit(figure: str, better: float, worse: float, regr
     assert regret.beyond({"a": limit | {figure: worse}}, {"a": limit}) == [line]
 
 
-def test_what_is_judged_has_limits_and_what_has_limits_is_judged(regret: ModuleType) -> None:
+def test_figures_without_limits_and_limits_without_figures_are_refused(regret: ModuleType) -> None:
     figures, none = regret.figures_of([1.5]), regret.figures_of([])
     assert regret.beyond({"a": figures}, {}) == ["a has no limit"]
     for now in ({}, {"a": none}):
@@ -106,14 +106,14 @@ def test_batches_are_judged_on_shapes_that_were_left_out_of_the_fit(
     trials.pack([tmp_path / "trials.jsonl"], tmp_path / "any" / "dataset")
     monkeypatch.setattr(regret, "RESULTS", tmp_path)
     for left_out, count in ((["20x28x23", "300x300x300"], 2), (["20x28x23"], 1)):
-        found = regret.judge_batches({**shipped("batches"), "left_out": np.array(left_out)})
+        judged = regret.judge_batches({**shipped("batches"), "left_out": np.array(left_out)})
         for dtype, mean in (("float", 1.5), ("double", 1.0)):
             for choice in (regret.FIRST, regret.FIRST_MEASURED):
-                figures = found[f"left out, batches, {dtype} on {device.key}: {choice}"]
+                figures = judged[f"left out, batches, {dtype} on {device.key}: {choice}"]
                 assert (figures["problems"], figures["mean"]) == (count, mean)
 
 
-def test_the_page_says_what_ships_and_how_good_it_is(regret: ModuleType) -> None:
+def test_the_page_of_shipped_rankers_is_current(regret: ModuleType) -> None:
     page = regret.page(json.loads(regret.LIMITS.read_text()))
     assert (regret.RANKERS / regret.PAGE).read_text() == page, "python benchmarks/regret.py --accept writes it"
 

@@ -1,4 +1,4 @@
-"""The shortlist of a problem: its order, its sources, and what it says of devices that nobody measured."""
+"""The shortlist of a problem: its order, its sources, and its entries for devices that nobody measured."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.fast
 
 
 def of_sms(count: int) -> DeviceInfo:
-    """A device of Hopper's generation that nobody measured."""
+    """A device of the Hopper generation that nobody measured."""
     return replace(H200, name=f"NVIDIA of {count}", sm_count=count)
 
 
@@ -46,7 +46,7 @@ def test_records_of_the_product_come_first_then_the_look_up_then_expected_times(
     assert {choice.regret for choice in others} == {Forecast(problem, H200).choices(1)[0].regret}
 
 
-def test_the_record_of_a_finer_grade_meets_what_a_coarser_one_finds() -> None:
+def test_the_record_of_a_finer_grade_is_in_the_shortlist_of_a_coarser_one() -> None:
     grades = {grade: Problem.parse("512", accuracy=grade) for grade in Grade}
     simt, mma = parse("simt:64x64x16"), parse("mma:64x64x32,warp=32")
     records: list[Record] = [
@@ -66,7 +66,7 @@ def test_the_record_of_a_finer_grade_meets_what_a_coarser_one_finds() -> None:
     assert stored(grades[Grade.ELEMENTWISE]) == [simt]
     assert stored(grades[Grade.IEEE]) == [simt]
     assert stored(Problem.parse("512", "double")) == []
-    # The first record of a config says its place and its time: its own grade's, whatever a finer one took.
+    # A config has the place and time of its first record: that of its own grade, not that of a finer one.
     records[:0] = [make(5.0, grades[Grade.NORMWISE], simt, H200.key)]
     first, second = exact(grades[Grade.NORMWISE])
     assert (first.config, first.expected_us, second.config) == (simt, 5.0, mma)
@@ -97,7 +97,7 @@ def test_every_entry_serves_and_splits_fill_the_device(sms: int) -> None:
 @pytest.mark.parametrize("dtype", ["float", "double"])
 @pytest.mark.parametrize("shape", ["64x64x65536", "100x100x100000"])
 def test_a_long_k_is_split_so_that_ctas_fill_a_device_that_nobody_measured(shape: str, dtype: str, sms: int) -> None:
-    """The first configs have split counts that no list has, and none leaves a quarter of the SMs idle."""
+    """The first configs have numbers of parts that no space lists, and none leaves a quarter of the SMs idle."""
     problem = Problem.parse(shape, dtype)
     first = [choice.config for choice in shortlist(problem, of_sms(sms), (), 10)]
     assert {config.split_ctas for config in first} & set(filling_parts(sms))
@@ -105,7 +105,7 @@ def test_a_long_k_is_split_so_that_ctas_fill_a_device_that_nobody_measured(shape
 
 
 def test_winners_of_far_shapes_are_ranked_among_others() -> None:
-    """The nearest four, those of the device before nearer ones of another."""
+    """The nearest four records are ranked; records of the device come before nearer ones of another device."""
     problem, tiles = Problem.parse("700x900x800"), ("64x64", "64x128", "128x64", "128x128", "64x192")
     listed = {entry.config for entry in shortlist(problem, H200, (), 1000)}
     configs = [parse(f"simt:{tile}x16,stages=6,fragments=single") for tile in tiles]
@@ -127,7 +127,7 @@ def test_filling_splits_fill_the_sms_once_or_twice() -> None:
     assert filling_splits(parse("tiled:16"), problem, 132) == []
 
 
-def test_the_processor_has_the_defaults_of_families_and_no_gpus_winners() -> None:
+def test_the_processor_has_the_defaults_of_families_and_no_winners_of_gpus() -> None:
     host, problem = on("host"), Problem.parse("300")
     records = (make(1.0, problem, parse("simt:128x64x16"), H200.key),)
     result = shortlist(problem, host, records, 50)
@@ -138,7 +138,7 @@ def test_the_processor_has_the_defaults_of_families_and_no_gpus_winners() -> Non
     assert look_up(problem, host, records) is None
 
 
-def test_the_expected_time_of_what_is_predicted_is_the_predicted_one() -> None:
+def test_the_expected_time_of_a_prediction_is_the_predicted_time() -> None:
     problem = Problem.parse("700x900x800")
     result = Forecast(problem, H200).choices(5)
     again = Forecast(problem, H200).us([choice.config for choice in result])
@@ -154,7 +154,7 @@ def test_varied_configs_begin_with_the_first_of_each_tile_in_turn_with_the_best(
     ]  # fmt: skip
 
 
-def test_neighbours_stay_within_the_values_that_are_given() -> None:
+def test_neighbours_stay_within_given_values() -> None:
     problem, config = Problem.parse("1000x520x3000"), parse("simt:64x128x16,stages=4")
     values = {"block_m": (64, 128), "block_n": (128,), "block_k": (16,), "stages": (3, 4)}
     result = neighbours(config, Forecast(problem, H200), values)

@@ -1,4 +1,4 @@
-"""Commands that tune on several workers, in processes of their own, and what is left of them."""
+"""Commands that tune on several workers, the processes that they start, and the trials that these measure."""
 
 import contextlib
 import http.client
@@ -28,18 +28,19 @@ edge = ["bounds"]
 """
 TRIALS = 4
 ROUTES = ("/info/logs", "/info/main/workers.html", "/json/identity.json", "/metrics", "/health", "/sitemap.json")
-"""Pages that Dask's schedulers and workers give by its defaults."""
+"""Paths of pages that Dask's schedulers and workers serve by default."""
 MARK = "TILEWRIGHT_TEST_CLUSTER"
+"""Environment variable that marks the processes of a test; its value is the folder of the test's place."""
 
 
 @dataclass
 class Place:
-    """Where one test's commands work: every process they start has its mark, and each trial is noted."""
+    """The folder in which the commands of one test work. It marks all their processes and lists the trials measured."""
 
     folder: Path
     shapes: int
     pause_s: float = 0.1
-    """Each trial takes so much longer."""
+    """Seconds that each trial rests after it is measured."""
     started: list["subprocess.Popen[str]"] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -52,15 +53,15 @@ class Place:
 
     @property
     def tune(self) -> tuple[str, ...]:
-        """The arguments of `tune`, but for where."""
+        """Arguments of `tune`, without those that name workers."""
         limits = ("--trials", str(TRIALS), "--seconds", "60", "--keep", "1", "--sampler", "random")
         places = ("--store", str(self.store), "--spaces", str(self.folder / "spaces"))
         return ("tune", "--suite", str(self.folder / "suite.csv"), *limits, *places)
 
     def start(self, *arguments: str, program: str = PROGRAM, **variables: str) -> "subprocess.Popen[str]":
-        """A command in the background."""
-        noted = {"MEASURED": str(self.measured), "MEASURED_PAUSE_S": str(self.pause_s)}
-        environment = {**os.environ, **variables, **noted, MARK: str(self.folder)}
+        """Start a command in the background."""
+        settings = {"MEASURED": str(self.measured), "MEASURED_PAUSE_S": str(self.pause_s)}
+        environment = {**os.environ, **variables, **settings, MARK: str(self.folder)}
         pipe: Any = subprocess.PIPE
         command = [sys.executable, "-u", program, *arguments]
         process = subprocess.Popen(
@@ -76,7 +77,7 @@ class Place:
         return process
 
     def scheduler(self, *options: str, port: int = 0) -> "subprocess.Popen[str]":
-        """Dask's, which writes where it is into scheduler.json."""
+        """Start Dask's scheduler, which writes its address to scheduler.json."""
         file = self.folder / "scheduler.json"
         file.unlink(missing_ok=True)
         code = "import sys; from distributed.cli.dask_scheduler import main; main(sys.argv[1:])"
@@ -92,41 +93,41 @@ class Place:
         return process
 
     def dask_worker(self, *arguments: str) -> "subprocess.Popen[str]":
-        """Dask's own command, for that scheduler."""
-        program = self.folder / "dask_worker.py"  # a file, as multiprocessing reads it again
+        """Start Dask's own worker command for that scheduler."""
+        program = self.folder / "dask_worker.py"  # a file, because multiprocessing imports it again
         program.write_text("from distributed.cli.dask_worker import main\nif __name__ == '__main__':\n    main()\n")
         address = json.loads((self.folder / "scheduler.json").read_text())["address"]
         quiet = ("--nthreads", "1", "--host", "127.0.0.1", "--no-dashboard")
         return self.start(address, *quiet, *arguments, program=str(program))
 
     @property
-    def named(self) -> tuple[str, str]:
-        """The option that leads to that scheduler."""
+    def scheduler_option(self) -> tuple[str, str]:
+        """Option of `tune` that names the file of that scheduler."""
         return "--scheduler", str(self.folder / "scheduler.json")
 
     def noted(self) -> list[str]:
-        """Every trial that was measured, in whatever process."""
+        """Trials that were measured, in all processes: a line for each, with its problem and config."""
         return self.measured.read_text().splitlines() if self.measured.exists() else []
 
-    def twice(self) -> int:
-        """How many trials were measured more than once."""
+    def repeats(self) -> int:
+        """Number of measurements that repeat a trial."""
         counts = Counter(self.noted())
         assert len(counts) == self.shapes * TRIALS
         return counts.total() - len(counts)
 
     def journaled(self) -> int:
-        """How many trials the client has written."""
+        """Number of trials that the client has written to its journals."""
         journals = (self.store / "trials").glob("*.jsonl")
         return sum(max(0, journal.read_text().count("\n") - 1) for journal in journals)
 
     def complete(self) -> bool:
-        """Whether each problem has its record, and its journal every trial once."""
+        """Whether each problem has a record, and a journal with the right number of trials."""
         journals = list((self.store / "trials").glob("*.jsonl"))
         lines = [len(journal.read_text().splitlines()) for journal in journals]
         return len(Store(self.store).layers()[0]) == self.shapes and lines == [1 + TRIALS] * self.shapes
 
     def processes(self) -> Iterator[psutil.Process]:
-        """Processes that its commands started and that still run."""
+        """Processes that the commands started and that still run."""
         for process in psutil.process_iter():
             try:
                 own = process.environ().get(MARK) == str(self.folder) and process.status() != psutil.STATUS_ZOMBIE
@@ -136,16 +137,16 @@ class Place:
                 yield process
 
     def listening(self) -> set[tuple[str, int]]:
-        """Addresses and ports that they listen on."""
-        found = set()
+        """Addresses and ports on which these processes listen."""
+        addresses = set()
         for process in self.processes():
             with contextlib.suppress(psutil.Error):  # it ended meanwhile
                 inet = process.net_connections("inet")
-                found |= {tuple(each.laddr) for each in inet if each.status == psutil.CONN_LISTEN}
-        return found
+                addresses |= {tuple(each.laddr) for each in inet if each.status == psutil.CONN_LISTEN}
+        return addresses
 
     def pages(self) -> set[tuple[int, str]]:
-        """Status and path of each answer to plain HTTP, and be it that there is no such page."""
+        """Status and path of each answer to a plain HTTP request, error statuses included."""
         answers = set()
         for (host, port), path in itertools.product(self.listening(), ROUTES):
             connection = http.client.HTTPConnection(host, port, timeout=5)
@@ -159,8 +160,8 @@ class Place:
         """Processes that compile or measure."""
         return self._running("measure.worker")
 
-    def quiet(self) -> None:
-        """Wait until nobody has measured for a second."""
+    def wait_until_idle(self) -> None:
+        """Wait until no process has compiled or measured for a second."""
         last = time.monotonic()
 
         def rested() -> bool:
@@ -175,15 +176,15 @@ class Place:
         return self._running("spawn_main")
 
     def _running(self, words: str) -> list[psutil.Process]:
-        found = []
+        processes = []
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
-                found += [process] if words in " ".join(process.cmdline()) else []
-        return found
+                processes += [process] if words in " ".join(process.cmdline()) else []
+        return processes
 
 
 def _is_whole(file: Path) -> bool:
-    """Whether a scheduler has written its file to the end; it writes where the file lies."""
+    """Whether a scheduler has written its file to the end: it does not write to another name first."""
     try:
         return "address" in json.loads(file.read_text())
     except (OSError, ValueError):
@@ -191,21 +192,21 @@ def _is_whole(file: Path) -> bool:
 
 
 def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    """Wait for it."""
+    """Wait until the condition holds, and fail after so many seconds."""
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it never came"
+        assert time.monotonic() < end, "the condition never held"
         time.sleep(0.02)
 
 
 @contextmanager
 def place(folder: Path, shapes: int, pause_s: float = 0.1) -> Iterator[Place]:
-    """A place, all of whose processes are ended afterwards."""
-    made = Place(folder / "place", shapes, pause_s)
+    """A place whose processes are all ended afterwards."""
+    created = Place(folder / "place", shapes, pause_s)
     try:
-        yield made
+        yield created
     finally:
-        for process in made.processes():
+        for process in created.processes():
             process.kill()
-        for started in made.started:
+        for started in created.started:
             started.communicate()

@@ -1,4 +1,4 @@
-"""A compiler that compiles nothing, and where the cache puts what it makes."""
+"""A compiler that compiles nothing, and the folders of the cache in which its binaries lie."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ IMAGE = b"\x7fELF" + bytes(range(256))
 
 @dataclass
 class FakeCompiler:
-    """Counts what it is asked for."""
+    """A compiler that lists the folders of its builds and returns the same binary each time."""
 
     identity: str = "fake 1.0 -O2"
     suffix: str = "bin"
@@ -29,9 +29,11 @@ class FakeCompiler:
 
 
 def entry(root: Path, compiler: FakeCompiler, source: KernelSource = SOURCE) -> Path:
+    """Folder of the cache's entry for a source."""
     key = entry_key(compiler, source)
     return root / key[:2] / key
 
 
 def leftovers(root: Path) -> list[Path]:
+    """Temporary files and folders of the cache, whose names begin with a dot."""
     return list(root.rglob(".*"))

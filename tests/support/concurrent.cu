@@ -1,5 +1,5 @@
-// Calls of an emitted `gemm` (float, nn, a kernel with a workspace) from threads, on devices and in graphs that live side
-// by side: concurrent CALLS. Exit status 1 where a result is wrong.
+// A program, `concurrent CALLS`, that calls an emitted `gemm` (float, nn, a kernel with a workspace) from several threads,
+// on several devices and in several graphs at a time. Its exit status is 1 where a result is wrong.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -21,7 +21,7 @@ void expect(bool good, const char* what)
     std::exit(1);
 }
 
-// Operands of small integers and a place for C, on the current device; the processor reads them too.
+// Operands of small integers and memory for C, on the current device, which the processor reads too.
 struct Operands {
     float *a, *b, *c;
 
@@ -48,7 +48,7 @@ struct Operands {
     }
 };
 
-// Calls, as many as asked for, with a number of rows of their own, looked at now and then.
+// Multiplies `rows` rows in each of `calls` calls. Every twentieth result is checked, and the last.
 void call(int device, int rows, int calls, std::atomic<int>* wrong)
 {
     cudaStream_t stream;

@@ -1,4 +1,4 @@
-"""Duties of every family of kernels, in one class that the tests of each family derive from."""
+"""Tests that every family of kernels passes, in classes from which the tests of each family derive."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -43,12 +43,12 @@ from tilewright.runtime.product.kernel import Kernel, prepare
 from variants import changed, coarse, variant
 
 Pair = tuple[str, str]
-"""A type and transposes: `("float", "nt")`."""
+"""An element type and the transposes: `("float", "nt")`."""
 SLOW = pytest.mark.slow
 
 
 class Refusal(NamedTuple):
-    """A config that cannot serve a problem, and words of the reason."""
+    """A config that cannot serve a problem, and words of the reason that the rules give."""
 
     text: str
     reason: str
@@ -61,33 +61,33 @@ def _case(value: object, slow: object) -> Any:
 
 
 class ProductConformance:
-    """Products of every family on a device. A subclass says by which configs.
+    """Products of every family on a device. A subclass lists the configs.
 
-    Kernels of small whole numbers are exact, so that every bit of C is compared; all that lies around the matrices is
+    Products of small whole numbers are exact, so that every bit of C is compared. All memory around the matrices is
     NaN. Texts of configs are written without the name of the family.
     """
 
     family = ""
     configs: Mapping[str, str] = MappingProxyType({})
-    """A config for each way through the template, by what is special in it."""
+    """Text of a config for each path through the template, by a name for what is special in it."""
     fast_configs: Sequence[str] = ()
-    """Names of the configs that are tried in every run, where the others are slow; empty for all of them."""
+    """Names of the configs that every run tries; tests of the others are slow. Empty for all configs."""
     turns: tuple[tuple[Pair, ...], ...] = ()
-    """Types and transposes that the configs have in turn. Where slow tests run, every config meets all of them."""
+    """Types and transposes that the configs take in turn. With slow tests, every config takes all of them."""
     sm_counts: Mapping[str, int] = MappingProxyType({})
-    """SMs of the device by a config's name, where one would not do."""
+    """SMs of the device by the name of a config that needs more than one."""
     step = 1
-    """Elements of which rows must be multiples."""
+    """Number of elements of which every row must be a multiple."""
     wide = False
-    """Whether the instance with vectors is tried at all sizes, as there is no other one."""
+    """Whether the instance with vectors is tried at all sizes, because the family has no other."""
     vectors = True
-    """Whether kernels have vectors, for which operands must be aligned."""
+    """Whether kernels read vectors, which need aligned operands."""
     least_k = 0
-    """Steps of k from which on a kernel multiplies as its family does."""
+    """Smallest k for which a kernel multiplies in the way of its family."""
     selector = "host"
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Tests of a `name` run for each config, those of a `turn` for each turn, and so on."""
+        """Run tests with a `name` for each config, tests with a `turn` for each turn, and so on."""
         for argument, cases in {
             "name": [_case(name, self.fast_configs and name not in self.fast_configs) for name in self.configs],
             "turn": [_case(turn, turn > 0) for turn in range(len(self.turns))],
@@ -96,7 +96,7 @@ class ProductConformance:
             if argument in metafunc.fixturenames:
                 metafunc.parametrize(argument, cases)
 
-    # ---- What tests are about; a subclass may say otherwise --------------------------------------------------------
+    # ---- Types, configs and sizes of the tests, which a subclass may change ----------------------------------------
 
     @property
     def types(self) -> list[str]:
@@ -104,15 +104,15 @@ class ProductConformance:
         return list(dict.fromkeys(dtype for turn in self.turns for dtype, _ in turn))
 
     def config(self, text: str, trans: str = "nn") -> Config:
-        """The config, as far as the transposes allow."""
+        """The config of a text. A subclass may adapt it to the transposes."""
         return variant(f"{self.family}:{text}")
 
     def sizes(self, tile: Shape, turn: int) -> list[Shape]:
-        """Sizes around those of a tile."""
+        """Sizes just below, at and above those of a tile."""
         return list(product(*((1, t - 1, t, t + 1, 2 * t + 3) for t in tile)))
 
     def vector_sizes(self, edge: Edge, tile: Shape) -> list[Shape]:
-        """Sizes at which kernels have vectors: ragged, as small as a vector, and whole tiles."""
+        """Sizes at which kernels use vectors: ragged tiles, a single vector, and whole tiles."""
         m, n, k = tile
         deep = -(-self.least_k // k) * k
         if edge is Edge.EXACT:
@@ -128,13 +128,13 @@ class ProductConformance:
         return QuickDevice(sm_count=self.sm_counts.get(name, 1))
 
     def problem(self, config: Config, shape: Sequence[int], pair: Pair) -> Problem:
-        """A problem that the family serves however short k is, by sizes that are rounded up to whole rows."""
+        """A problem in a grade that the config serves for any k, with sizes rounded up to multiples of `step`."""
         m, n, k = (-(-size // self.step) * self.step for size in shape)
         grade = Grade.IEEE if config.accuracy is Grade.IEEE else Grade.NORMWISE
         return Problem.parse(f"{m}x{n}x{k}", *pair, grade)
 
     def pairs(self, name: str, turn: int = 0) -> list[Pair]:
-        """Types and transposes in which a config is tried, of those that it serves."""
+        """Types and transposes of a turn that a config serves."""
         turns = self.turns[(list(self.configs).index(name) + turn) % len(self.turns)]
         config = self.config(self.configs[name])
         return [
@@ -142,33 +142,33 @@ class ProductConformance:
         ]
 
     def kernels(self, name: str, turn: int = 0) -> list[Kernel]:
-        """The instances of a config that serve any size, each of a type and transposes of its own. They are compiled
+        """Instances of a config that serve any size, one for each pair of type and transposes. They are compiled
         together, once for all the tests of this config."""
-        device, chosen = self.device(name), []
+        device, instances = self.device(name), []
         for pair in self.pairs(name, turn):
             config = self.config(self.configs[name], pair[1])
-            chosen.append((self.problem(config, config.cta_tile, pair), guarded(config, *pair, self.wide)))
+            instances.append((self.problem(config, config.cta_tile, pair), guarded(config, *pair, self.wide)))
         if self.selector == "host":
-            compile_together(chosen)
-        return [instance(device, *each) for each in chosen]
+            compile_together(instances)
+        return [instance(device, *each) for each in instances]
 
     def kernel(self, name: str, *shape: int) -> Kernel:
-        """The first of these, for some sizes."""
+        """The first of these instances, for some sizes."""
         return self.resized(self.kernels(name)[0], *shape)
 
     def resized(self, kernel: Kernel, *shape: int) -> Kernel:
-        """The instance for other sizes."""
+        """The same instance for other sizes."""
         pair = kernel.problem.dtype.value, kernel.problem.trans
         return prepared(kernel, self.problem(kernel.config, shape, pair))
 
     # ---- Products ----------------------------------------------------------------------------------------------------
 
     def test_edge_grid(self, name: str, turn: int) -> None:
-        """All sizes around a tile in each type, by the transposes in turn."""
+        """Each type meets all sizes around a tile; its transposes take them in turn."""
         kernels = self.kernels(name, turn)
         tile = kernels[0].config.cta_tile
-        for _, some in groupby(kernels, lambda kernel: kernel.problem.dtype):
-            check_sizes(list(some), self.sizes(tile, turn))
+        for _, of_type in groupby(kernels, lambda kernel: kernel.problem.dtype):
+            check_sizes(list(of_type), self.sizes(tile, turn))
         for kernel, k in product(kernels, (0, 2)):
             other = prepare(kernel.device, sized(kernel.problem, tile[0] + 1, 3, k), kernel.config, aligned=False)
             assert other.source == prepared(kernel, other.problem).source
@@ -176,18 +176,18 @@ class ProductConformance:
                 check(other, alpha, beta, 7)
 
     def test_vectors(self, name: str, turn: int) -> None:
-        """Rows that vectors divide, guarded and of whole tiles; rows that do not lie so are served by the unaligned
-        instance, by the same tiles."""
+        """Vectors divide the rows, in guarded kernels and in kernels of whole tiles. Where other strides misalign the
+        rows, the unaligned instance of the same tiles serves them."""
         kernels, device = self.kernels(name, turn), self.device(name)
         edges = (Edge.BOUNDS, Edge.EXACT)
-        wanted = [
+        instances = [
             (sized(kernel.problem, *sizes), kernel.config)
             for edge, kernel in (product(edges, kernels) if turn else zip(cycle(edges), kernels))
             for sizes in self.vector_sizes(edge, kernel.config.cta_tile)
         ]
         if self.selector == "host":
-            compile_together(wanted)
-        for (problem, config), (alpha, beta) in product(wanted, SCALARS):
+            compile_together(instances)
+        for (problem, config), (alpha, beta) in product(instances, SCALARS):
             kernel = prepare(device, problem, config)
             for extra in (0, 8) if kernel.fit.edge is Edge.EXACT else (0, 8, 1, 7):
                 check(kernel, alpha, beta, extra)
@@ -200,8 +200,8 @@ class ProductConformance:
         assert kernel._unaligned is None or kernel._unaligned.fit.alignment == (1, 1, 1)
 
     def test_a_batch(self, batched: str) -> None:
-        """Products of a batch along two dimensions, with gaps between rows and matrices; a config that serves none says
-        so."""
+        """A batch lies along two dimensions, with gaps between rows and matrices. A config that serves no batch is
+        refused for this reason."""
         pair = self.pairs(batched)[0]
         config, device = self.config(self.configs[batched], pair[1]), self.device(batched)
         m, n, k = config.cta_tile
@@ -216,8 +216,8 @@ class ProductConformance:
 
     @pytest.mark.parametrize("ragged", ["m", "k"])
     def test_groups(self, batched: str, ragged: Ragged) -> None:
-        """Groups of rows and groups along k: empty ones, single rows, parts of tiles and more than a warp has lanes; a
-        config that serves none says so."""
+        """Groups divide m or k. Some are empty, single rows or parts of tiles, and they outnumber the lanes of a warp.
+        A config that serves no groups is refused for this reason."""
         device, text = self.device(batched), self.configs[batched]
         pairs, config = self.pairs(batched), self.config(text, self.pairs(batched)[0][1])
         tile_m, tile_n, tile_k = config.cta_tile
@@ -240,25 +240,25 @@ class ProductConformance:
                 check_groups(kernel, ends, alpha, beta, 3 if kernel.fit.alignment == (1, 1, 1) else 4)
 
     def test_accuracy(self, name: str) -> None:
-        """The bound of the family's grade, and for IEEE arithmetic one that a shortened sum does not meet."""
+        """Errors stay within the bound of the grade, and within a tighter bound that shortened sums would exceed."""
         kernel = self.kernel(name, 65, 70, 300)
         problem = replace(kernel.problem, accuracy=kernel.config.accuracy)
         verdict = Verifier(kernel.device, problem).check(kernel.launch)
         assert verdict.reason == ""
         assert 0 < verdict.accuracy.worst <= 1
-        # Bounds are (k + 2) u |A||B| and 4 sqrt(k + 2) u |A||B|; terms are far within theirs.
+        # Bounds are (k + 2) u |A||B|, and here 4 sqrt(k + 2) u |A||B|; split terms stay far below theirs.
         k = kernel.problem.k
         assert verdict.accuracy.worst <= (0.1 if kernel.config.accuracy is not Grade.IEEE else 4 / (k + 2) ** 0.5)
 
     def test_special_values_come_out_where_ieee_arithmetic_puts_them(self, name: str) -> None:
         for each in self.kernels(name):
             kernel = self.resized(each, 75, 70, 150)
-            a, b, wanted = with_infinity(kernel.problem)
+            a, b, expected = with_infinity(kernel.problem)
             kind = np.dtype(kernel.problem.dtype.numpy_name)
-            c = np.zeros(wanted.shape, kind)
+            c = np.zeros(expected.shape, kind)
             got = run(kernel.device, kernel, a.astype(kind), b.astype(kind), c, 1.0, 0.0, 3 * self.step)
-            assert np.array_equal(got, wanted.astype(kind), equal_nan=True)
-            assert np.isfinite(got).any(axis=1).sum() == len(got) - 1  # what has none of them is exact
+            assert np.array_equal(got, expected.astype(kind), equal_nan=True)
+            assert np.isfinite(got).any(axis=1).sum() == len(got) - 1  # all rows but one have finite elements
 
     def test_operands_are_not_read_where_alpha_or_k_is_zero(self, name: str) -> None:
         for sizes, alpha in (((40, 30, self.least_k + 40), 0.0), ((40, 30, 0), 1.0)):
@@ -269,7 +269,7 @@ class ProductConformance:
             assert np.array_equal(run(kernel.device, kernel, a, b, c, alpha, 0.0), 0 * c)
 
     def test_bits_depend_on_the_operands_alone_and_counters_end_at_zero(self, name: str) -> None:
-        """Bits are the same each time, also where accumulators do not pass through shared memory."""
+        """Bits are the same in each run, and whether or not accumulators pass through shared memory."""
         kernel = self.kernel(name, 33, 18, 200)
         assert len({bits(kernel) for _ in range(3 if kernel.device.info.arch.is_host else 100)}) == 1
         if dict(kernel.config.values).get("shared"):
@@ -281,8 +281,8 @@ class ProductConformance:
             assert kernel._scratch is None
         elif workspace and kernel.device.info.arch.is_host:
             assert kernel._scratch is not None
-            (held,) = kernel._scratch._streams.values()
-            tiles, *copies, counters = held.buffers
+            (scratch,) = kernel._scratch._streams.values()
+            tiles, *copies, counters = scratch.buffers
             assert bool(copies) == any(config.packs)
             assert tiles.nbytes + counters.nbytes == workspace
             if config.split_ctas > 1:
@@ -300,25 +300,25 @@ class ProductConformance:
 
 
 class KernelConformance(ProductConformance):
-    """Tests that hold for every family: products on the host device, rules, emitted text, and planted faults that the
-    checks of products must notice."""
+    """Tests of every family: products on the host device, rules, emitted text, and planted faults that the checks of
+    products must catch."""
 
     refused: tuple[Refusal, ...] = ()
-    """Configs that the rules refuse on an H200."""
+    """Configs that the rules refuse for sm_90a."""
     instruction: str | None = None
-    """The instruction without which a device cannot have the default config."""
+    """Instruction that the default config needs."""
     faults: tuple[Fault, ...] = ()
-    """Faults to plant, each of which must be noticed."""
+    """Faults to plant, each of which must be caught."""
     unfaulted: tuple[str, ...] = ()
-    """Configs that must be found right by the checks that notice the faults: those in which they are planted."""
+    """Configs in which faults are planted. Without a fault they must pass the same checks."""
     unfaulted_trans: Sequence[str] = ("nn", "tt")
     unfaulted_widths: Sequence[bool] = (False, True)
-    """Instances of these, without and with vectors. A kernel with a workspace has the latter alone: where memory is
-    aligned to one element, the workspace is too."""
+    """The instances that are checked without a fault: without and with vectors. A kernel with a workspace is checked
+    with vectors alone, as memory for the others, the workspace included, is aligned to one element."""
     fault_parts = 2
-    """Tests that the faults are dealt out to in turn; all but the first are slow."""
+    """Number of tests among which the faults are dealt out; all but the first are slow."""
     slow_faults = False
-    """Whether faults are planted in slow tests alone."""
+    """Whether all tests of faults are slow."""
     cpu_limit_s = 20.0
     """Seconds of the processor after which a kernel with a fault counts as endless."""
 
@@ -333,13 +333,13 @@ class KernelConformance(ProductConformance):
                 metafunc.parametrize(argument, cases)
 
     def fault_shapes(self, config: Config) -> tuple[Shape, ...]:
-        """Sizes that kernels with a fault run with: ragged tiles, whole ones, and one element."""
+        """Sizes at which kernels with a fault run: ragged tiles, whole tiles, and one element."""
         return SHAPES
 
     # ---- Rules, devices and emitted text -----------------------------------------------------------------------------
 
     @pytest.mark.fast
-    def test_what_cannot_be_is_refused(self, refusal: Refusal) -> None:
+    def test_impossible_configs_are_refused(self, refusal: Refusal) -> None:
         config, dtype = variant(f"{self.family}:{refusal.text}"), self.types[0]
         problem = Problem.parse(refusal.shape, dtype, refusal.trans, config.accuracy)
         reasons = list(rejections(problem, config, TYPICAL["sm_90a"]))
@@ -366,7 +366,7 @@ class KernelConformance(ProductConformance):
     # ---- Planted faults ----------------------------------------------------------------------------------------------
 
     def planted(self, fault: Fault, dtype: str) -> Planted:
-        """The fault in the text of a kernel, in this type or in the only one in which it makes a difference."""
+        """The fault in the text of a kernel of this type, or of the only type in which it makes a difference."""
         config, dtype = self.config(fault.config or self.unfaulted[0], fault.trans), fault.only or dtype
         return Planted(
             fault.name, guarded(config, dtype, fault.trans, fault.wide or self.wide), fault.old, fault.new, dtype,
@@ -375,13 +375,13 @@ class KernelConformance(ProductConformance):
         )  # fmt: skip
 
     def without_fault(self) -> Iterator[Fault]:
-        """Kernels that must be found right."""
+        """Kernels without a fault, which must pass the checks."""
         for text, trans, wide in product(self.unfaulted, self.unfaulted_trans, self.unfaulted_widths):
             if wide or not self.config(text, trans).has_workspace:
                 yield Fault(f"unfaulted {text} {trans} {wide}", "", "", text, trans, wide)
 
     def test_every_fault_is_caught_and_the_unfaulted_text_passes(self, kind: int, part: int, tmp_path: Path) -> None:
-        """Each fault in one of the types, in the other one where slow tests run."""
+        """Each fault is planted in one of the types; slow tests plant it in the other."""
         types = self.types[kind:] + self.types[:kind]
         planted = [
             self.planted(fault, types[place % len(types)])
@@ -394,20 +394,22 @@ class KernelConformance(ProductConformance):
 
 
 class TermConformance(KernelConformance):
-    """Families that split floats into terms: products of whole numbers of which every term counts are exact, and so are
-    numbers whose terms cannot hold them."""
+    """Tests of families that split floats into terms. Products of whole numbers in which every term counts are exact,
+    and so are products of numbers that no terms can hold."""
 
     precise = True
-    """Whether products of the smallest and largest numbers are the rounded ones, rather than near them."""
+    """Whether products of the smallest and largest numbers are rounded correctly, not only close."""
 
     def test_every_term_and_power_of_two_counts(self, name: str, turn: int) -> None:
         for each, which in product(self.kernels(name, turn), range(3)):
             m, n, k = each.config.cta_tile
             depth = (self.least_k + 3, max(64, self.least_k) + k, self.least_k + 77)[which]
             wide = prepared(each, sized(each.problem, m + 5, n + 7, depth))
-            a, b, c, wanted = scaled_integers(wide.problem, which)
-            assert np.array_equal(run(wide.device, wide, a, b, c, 1.0, 0.0, which), wanted.astype(np.float32))
-            assert np.array_equal(run(wide.device, wide, a, b, c, 0.5, -1.0, 7), (0.5 * wanted - c).astype(np.float32))
+            a, b, c, expected = scaled_integers(wide.problem, which)
+            assert np.array_equal(run(wide.device, wide, a, b, c, 1.0, 0.0, which), expected.astype(np.float32))
+            assert np.array_equal(
+                run(wide.device, wide, a, b, c, 0.5, -1.0, 7), (0.5 * expected - c).astype(np.float32)
+            )
 
     def test_the_smallest_and_largest_numbers(self, name: str) -> None:
         kernel = self.kernel(name, 33, 20, 130)
@@ -424,11 +426,11 @@ class TermConformance(KernelConformance):
             op_a[7] = 0
             got = run(kernel.device, kernel, a, b, np.zeros((33, 20), np.float32), 1.0, 0.0)
             with np.errstate(over="ignore", under="ignore"):
-                wanted = np.float64(np.float32(one)) * np.float64(np.float32(other))
-                rounded = np.float32(wanted)
+                expected = np.float64(np.float32(one)) * np.float64(np.float32(other))
+                rounded = np.float32(expected)
             assert (got[7] == 0).all(), (one, other)
             others = np.delete(got, 7, axis=0)
-            if not self.precise and np.isfinite(rounded) and abs(wanted) >= 2.0**-126:
-                assert (abs(others - wanted) <= 2.0**-21 * abs(wanted)).all(), (one, other)  # terms cut off
+            if not self.precise and np.isfinite(rounded) and abs(expected) >= 2.0**-126:
+                assert (abs(others - expected) <= 2.0**-21 * abs(expected)).all(), (one, other)  # terms cut off
             else:
                 assert (others == rounded).all(), (one, other)

@@ -8,10 +8,10 @@ from typing import Any
 
 
 def calls(run: Callable[[], object], *others: str) -> tuple[list[str], list[str]]:
-    """Names of the Python functions and of the C functions that are called, in order.
+    """Names of the Python functions and of the C functions that `run` calls, in order.
 
-    A call counts where the caller or the function belongs to tilewright or to one of the modules `others`: what other
-    libraries do inside is their own.
+    A call counts where the caller or the function belongs to tilewright or to one of the modules `others`. Calls
+    inside other libraries do not count.
     """
     python, c, counted = list[str](), list[str](), {"tilewright", *others}
 

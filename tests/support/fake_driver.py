@@ -1,4 +1,4 @@
-"""A driver in C that launches nothing and writes down what it is asked for, and a GPU made of it."""
+"""A driver library in C that records launches instead of carrying them out, and a fake GPU that uses it."""
 
 import ctypes
 import struct
@@ -31,17 +31,17 @@ static unsigned char text[1 << 22];
 static size_t used;
 static int statuses[64], answers, waits, opened;
 
-void answer(int count, const int *given) { memcpy(statuses, given, sizeof(int) * count); answers = count; }
+void answer(int count, const int *values) { memcpy(statuses, values, sizeof(int) * count); answers = count; }
 void wait_for_gate(int whether) { waits = whether; opened = 0; }
 void open_gate(void) { opened = 1; }
 size_t taken(unsigned char *to) { size_t count = used; memcpy(to, text, count); used = 0; return count; }
 
 static void put(const void *from, size_t size) { memcpy(text + used, from, size); used += size; }
 
-/* A function is the address of how many arguments it has and how many bytes each. */
+/* A function is the address of numbers: how many arguments it has, then the bytes of each. */
 int cuLaunchKernelEx(const Config *config, const int *function, void **arguments, void **extra)
 {
-    if (waits) { /* as for room in a queue that another thread makes */
+    if (waits) { /* as a launch waits for room in a full queue */
         struct timespec moment = {0, 1000000};
         for (int i = 0; i < 5000 && !*(volatile int *)&opened; i++)
             nanosleep(&moment, 0);
@@ -52,7 +52,7 @@ int cuLaunchKernelEx(const Config *config, const int *function, void **arguments
     for (int i = 0; i < function[0]; i++) {
         size_t size = (size_t)function[1 + i];
         memcpy(end, arguments[i], size / 2);
-        sched_yield(); /* so that another thread may spoil the rest, if it can */
+        sched_yield(); /* so that another thread can overwrite the rest, where memory is shared */
         memcpy(end + size / 2, (char *)arguments[i] + size / 2, size - size / 2);
         if (size == 128 && (size_t)arguments[i] % 64)
             return 716;
@@ -86,22 +86,22 @@ _HEAD = struct.Struct("=iQ3I3IIQ3i")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One launch as the driver got it."""
+    """One launch as the driver received it."""
 
     function: int
-    """Address of the sizes of its arguments."""
+    """Address of the function, which holds the sizes of its arguments."""
     grid: tuple[int, ...]
     block: tuple[int, ...]
     smem_bytes: int
     stream: int
     attribute: tuple[int, int, int]
-    """How many attributes, the last one's number and value."""
+    """Number of attributes, and the number and value of the last."""
     arguments: bytes
-    """All of them, one after the other."""
+    """Bytes of all arguments, one after the other."""
 
 
 class FakeDriver:
-    """The library, with cuLaunchKernelEx."""
+    """The driver library, with cuLaunchKernelEx as its only function of CUDA."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / "libfake.so"
@@ -113,27 +113,27 @@ class FakeDriver:
         self._functions: dict[str, Any] = {}
 
     def function(self, codes: str) -> int:
-        """A function with arguments of these codes."""
+        """Address of a function with arguments of these codes."""
         if codes not in self._functions:
             self._functions[codes] = (ctypes.c_int * (1 + len(codes)))(len(codes), *(SIZES[code] for code in codes))
         return ctypes.addressof(self._functions[codes])
 
     def answer(self, *statuses: int) -> None:
-        """Statuses that the next launches return, 0 once these are used up."""
+        """Set the statuses that the next launches return; later launches return 0."""
         self.library.answer(len(statuses), (ctypes.c_int * max(1, len(statuses)))(*statuses))
 
     def taken(self) -> list[Seen]:
-        """The launches since this was last asked."""
+        """Launches since the last call of this method."""
         size = self.library.taken(self._buffer)
-        data, found, at = self._buffer.raw[:size], list[Seen](), 0
+        data, launches, at = self._buffer.raw[:size], list[Seen](), 0
         while at < len(data):
             total, function, *rest = _HEAD.unpack_from(data, at)
             at += _HEAD.size
             grid, block, smem, stream, kind = rest[:3], rest[3:6], rest[6], rest[7], rest[8:]
             arguments = data[at : at + total]
-            found.append(Seen(function, tuple(grid), tuple(block), smem, stream, tuple(kind), arguments))
+            launches.append(Seen(function, tuple(grid), tuple(block), smem, stream, tuple(kind), arguments))
             at += total
-        return found
+        return launches
 
 
 def failed(status: int) -> LaunchError:
@@ -153,7 +153,7 @@ class FakeFunction:
 
 
 class FakeGpu(HostDevice):
-    """Launches go to the fake driver; memory is the processor's."""
+    """A GPU whose launches go to the fake driver and whose memory is the processor's."""
 
     def __init__(self, fake: FakeDriver) -> None:
         super().__init__()
@@ -179,19 +179,19 @@ class FakeGpu(HostDevice):
     def identity(self, stream: int, capturing: bool) -> tuple[int, int]:
         return int(capturing), stream
 
-    def tensor_map(self, pointer: int, *given: Any, **named: Any) -> bytes:
+    def tensor_map(self, pointer: int, *args: Any, **kwargs: Any) -> bytes:
         return struct.pack("=Q120x", pointer)
 
 
 class FakeArray:
-    """Memory on a GPU that nobody reads."""
+    """An array in memory of a GPU, which nobody reads."""
 
     def __init__(self, pointer: int) -> None:
         self.pointer = pointer
 
 
 class FakeKind:
-    """A library of such arrays that counts what is written."""
+    """A library of such arrays that lists the arrays that were written."""
 
     autograd = True
 

@@ -1,4 +1,4 @@
-"""The vendor's libraries in Python, as far as they are used, computing with NumPy where the pointers point."""
+"""Stand-ins for the vendor's libraries, as far as they are used. They multiply by NumPy the memory at the pointers."""
 
 import ctypes
 import itertools
@@ -14,10 +14,10 @@ from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.device.protocol import Device, Elements
 from tilewright.runtime.product.vendor import OwnKernel, VendorFallback
 
-# ---- cuBLAS: what `runtime/device/cublas.py` calls of it --------------------------------------------------------
+# ---- cuBLAS: the functions that `runtime/device/cublas.py` calls ------------------------------------------------
 
 
-_ELEMENTS = {0: np.float32, 2: np.float16, 14: np.uint16}  # by cudaDataType; the bits of bfloat16s
+_ELEMENTS = {0: np.float32, 2: np.float16, 14: np.uint16}  # by cudaDataType; uint16 holds the bits of a bfloat16
 
 
 class _Function:
@@ -28,34 +28,34 @@ class _Function:
     def __init__(self, body: Any) -> None:
         self._body = body
 
-    def __call__(self, *given: Any) -> int:
+    def __call__(self, *args: Any) -> int:
         assert self.argtypes is not None
-        passed = [kind(value).value or 0 for kind, value in zip(self.argtypes, given, strict=True)]
-        assert passed == list(given)  # ctypes cuts an address to fit an int
-        return int(self._body(*given) or 0)
+        passed = [kind(value).value or 0 for kind, value in zip(self.argtypes, args, strict=True)]
+        assert passed == list(args)  # ctypes cuts an address to fit an int
+        return int(self._body(*args) or 0)
 
 
 class FakeCublas:
-    """The library, with one handle; products count in columns, as the real one's do."""
+    """The library, with one handle. Matrices are column-major, as in the real one."""
 
     def __init__(self, status: int = 0) -> None:
         self.status = status
-        """The status that each product returns."""
+        """Status that each product returns."""
         self.products: list[tuple[int, ...]] = []
-        """Stream, workspace and m, n and k of each."""
+        """Stream, workspace, m, n and k of each product."""
         self.stream = self.workspace = 0
         self.math_mode = -1
         self.cublasSetMathMode = _Function(lambda handle, mode: setattr(self, "math_mode", mode))
         self.cublasSetStream_v2 = _Function(self._set_stream)
         self.cublasSetWorkspace_v2 = _Function(self._set_workspace)
-        self.cublasSgemm_v2 = _Function(lambda *given: self._gemm(np.float32, ctypes.c_float, *given))
-        self.cublasDgemm_v2 = _Function(lambda *given: self._gemm(np.float64, ctypes.c_double, *given))
+        self.cublasSgemm_v2 = _Function(lambda *args: self._gemm(np.float32, ctypes.c_float, *args))
+        self.cublasDgemm_v2 = _Function(lambda *args: self._gemm(np.float64, ctypes.c_double, *args))
         self.cublasGemmEx = _Function(self._gemm_ex)
         self.kinds: list[int] = []
-        """Types of the operands of typed products."""
+        """Operand types of the calls of cublasGemmEx."""
 
     def _set_stream(self, handle: int, stream: int) -> None:
-        self.stream, self.workspace = stream, 0  # as the real one: its own workspace, which may be allocated
+        self.stream, self.workspace = stream, 0  # the real library falls back to a workspace of its own too
 
     def _set_workspace(self, handle: int, workspace: int, nbytes: int) -> None:
         assert nbytes == Cublas.workspace_bytes
@@ -68,8 +68,8 @@ class FakeCublas:
         assert (a_type, c_type, algorithm) == (b_type, 0, -1)
         assert compute == (77 if a_type == 0 else 68)
         self.kinds.append(a_type)
-        given = handle, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc
-        return self._gemm(np.float32, ctypes.c_float, *given, element=_ELEMENTS[a_type])
+        args = handle, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc
+        return self._gemm(np.float32, ctypes.c_float, *args, element=_ELEMENTS[a_type])
 
     def _gemm(
         self, dtype: Any, scalar: Any, handle: int, trans_a: int, trans_b: int, m: int, n: int, k: int, alpha: int,
@@ -86,9 +86,9 @@ class FakeCublas:
             return np.ndarray((rows, cols), kind, memory, strides=(size, ld * size))
 
         def numbers(address: int, rows: int, cols: int, ld: int) -> Any:
-            found = matrix(address, rows, cols, ld, element or dtype)
-            bfloat16 = found.dtype == np.uint16
-            return (found.astype(np.uint32) << 16).view(np.float32) if bfloat16 else found.astype(dtype)
+            stored = matrix(address, rows, cols, ld, element or dtype)
+            bfloat16 = stored.dtype == np.uint16
+            return (stored.astype(np.uint32) << 16).view(np.float32) if bfloat16 else stored.astype(dtype)
 
         left = numbers(a, k, m, lda).T if trans_a else numbers(a, m, k, lda)
         right = numbers(b, n, k, ldb).T if trans_b else numbers(b, k, n, ldb)
@@ -101,7 +101,7 @@ class FakeCublas:
 
 
 class VendorHost(HostDevice):
-    """The processor with such a library, as a GPU has one; streams are captured where a test says so."""
+    """The processor with the vendor's library of a GPU; streams are captured where a test sets `captured`."""
 
     def __init__(self, status: int = 0) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class VendorHost(HostDevice):
 
 
 def always(own: OwnKernel, operands: Any) -> VendorFallback | None:
-    """That the library is faster wherever there is something to multiply."""
+    """A fallback that takes every product of which no dimension is zero."""
     works = min(own.problem.m, own.problem.n, own.problem.k) > 0
     return VendorFallback(12.5, 1.25, "a test") if works else None
 
@@ -134,9 +134,9 @@ class FakeError(Exception):
 
 
 class FakeLt:
-    """Four heuristics: a right one, one that fails at launch, one that is refused, one that wants more memory."""
+    """The library, with four heuristics: one is right, one fails at launch, one is refused, one needs more memory."""
 
-    cuBLASLtError = FakeError  # noqa: N815 - its name there
+    cuBLASLtError = FakeError  # noqa: N815 - the name in the bindings
     MatmulDescAttribute = SimpleNamespace(TRANSA=3, TRANSB=4)
     MatmulPreferenceAttribute = SimpleNamespace(
         MAX_WORKSPACE_BYTES=1, MIN_ALIGNMENT_A_BYTES=5, MIN_ALIGNMENT_B_BYTES=6, MIN_ALIGNMENT_C_BYTES=7,
@@ -153,9 +153,9 @@ class FakeLt:
         self.preferences: dict[int, int] = {}
         self.ran: list[int] = []
 
-    def _new(self, what: Any) -> int:
+    def _new(self, content: Any) -> int:
         number = next(self._next)
-        self.alive[number] = what
+        self.alive[number] = content
         return number
 
     def _end(self, number: int) -> None:
@@ -195,14 +195,15 @@ class FakeLt:
         self.preferences[attribute] = kind.from_address(pointer).value
 
     def matmul_algo_get_heuristic(
-        self, handle: int, desc: int, a: int, b: int, c: int, d: int, wanted: int, most: int, results: int, count: int
-    ) -> None:
-        assert self.alive[wanted] == "preference"
+        self, handle: int, desc: int, a: int, b: int, c: int, d: int, preference: int, most: int, results: int,
+        count: int,
+    ) -> None:  # fmt: skip
+        assert self.alive[preference] == "preference"
         size = most * self.matmul_heuristic_result_dtype.itemsize
-        found = np.frombuffer((ctypes.c_char * size).from_address(results), self.matmul_heuristic_result_dtype)
-        found["algo"]["data_"][:4, 0] = (7, 13, 20, 21)
-        found["state"][:4] = (0, 0, 15, 0)
-        found["workspace_size"][3] = WORKSPACE + 1
+        heuristics = np.frombuffer((ctypes.c_char * size).from_address(results), self.matmul_heuristic_result_dtype)
+        heuristics["algo"]["data_"][:4, 0] = (7, 13, 20, 21)
+        heuristics["state"][:4] = (0, 0, 15, 0)
+        heuristics["workspace_size"][3] = WORKSPACE + 1
         ctypes.c_int32.from_address(count).value = 4
 
     def matmul(
@@ -214,27 +215,26 @@ class FakeLt:
         if number != 7:
             raise FakeError("not supported")
         assert (size, c, cs) == (WORKSPACE, d, ds)
-        what = self.alive[desc]
+        settings = self.alive[desc]
+        dtype = np.dtype(settings["dtype"])
 
         def column_major(pointer: int, layout: int) -> Any:
             rows, cols, ld = self.alive[layout]
-            memory = (ctypes.c_char * (((cols - 1) * ld + rows) * np.dtype(what["dtype"]).itemsize)).from_address(
-                pointer
-            )
-            flat = np.frombuffer(memory, what["dtype"])
+            memory = (ctypes.c_char * (((cols - 1) * ld + rows) * dtype.itemsize)).from_address(pointer)
+            flat = np.frombuffer(memory, dtype)
             return np.lib.stride_tricks.as_strided(flat, (rows, cols), (flat.itemsize, ld * flat.itemsize))
 
         def scalar(pointer: int) -> Any:
-            kind = ctypes.c_double if what["dtype"] is np.float64 else ctypes.c_float
+            kind = ctypes.c_double if dtype == np.float64 else ctypes.c_float
             return kind.from_address(pointer).value
 
         x, y, out = column_major(a, left), column_major(b, right), column_major(d, ds)
-        product = scalar(alpha) * ((x.T if what[3] else x) @ (y.T if what[4] else y))
+        product = scalar(alpha) * ((x.T if settings[3] else x) @ (y.T if settings[4] else y))
         out[:] = product + scalar(beta) * out if scalar(beta) else product
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> FakeLt:
-    """Let `from nvmath.bindings import cublas, cublasLt` find the stand-in."""
+    """Let `from nvmath.bindings import cublas, cublasLt` import the stand-in."""
     fake = FakeLt()
     package, bindings = ModuleType("nvmath"), ModuleType("nvmath.bindings")
     package.__spec__ = SimpleNamespace(name="nvmath")  # type: ignore[assignment]

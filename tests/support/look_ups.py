@@ -1,4 +1,4 @@
-"""Golden look-ups: what 300 fixed products and 34 batches run on six devices where nobody tuned them.
+"""Golden look-ups: the configs that 300 fixed products and 34 batches get on six devices where nobody tuned them.
 
 The trees are evaluated by NumPy, which chooses as the C extension does, so that no compiler is needed.
 """
@@ -36,7 +36,7 @@ UNKNOWN = DeviceInfo(
     bandwidth_gbs=672.0,
     driver="unknown",
 )
-"""A GPU that is not among the known devices, of a generation on which nothing was measured."""
+"""A GPU without an entry in KNOWN, of a generation on which nothing was measured."""
 DEVICES = (
     KNOWN["nvidia-h200"],
     KNOWN["nvidia-h100-80gb-hbm3"],
@@ -45,21 +45,21 @@ DEVICES = (
     KNOWN["nvidia-geforce-rtx-4090"],
     UNKNOWN,
 )
-"""Two devices that the ranker was fitted to, three known ones that it was not, and an unknown one."""
+"""Two devices to which the ranker was fitted, three other devices of KNOWN, and UNKNOWN."""
 CHOICES = 8
-"""Choices of each look-up that are pinned."""
+"""Number of choices of each look-up that the file holds."""
 TOLERANCE = 1e-3
-"""Relative difference from which on an expected time counts as changed: digits beyond are noise of the processor."""
+"""Largest relative difference of expected times that does not count as a change: rounding differs by processor."""
 SEED = 20261127
-"""Seed of the random numbers that the problems are drawn by."""
+"""Seed of the random numbers by which the problems are drawn."""
 EXAMPLES = 5
-"""Changed look-ups that a report describes."""
+"""Number of changed look-ups that a report describes."""
 
 _KINDS = list(itertools.product(DType, (False, True), (False, True)))
 """Every type with every pair of transposes."""
 _ANY, _SIDE, _FEW, _LONG = (1, 16384), (512, 16384), (1, 8), (8192, 200_000)
 _DRAWN = (
-    # problems, accuracy, bounds of m, n and k, and the step and offset of their values
+    # Number of problems, accuracy, bounds of m, n and k, and the step and offset of their values.
     (64, Grade.IEEE, _ANY, _ANY, _ANY, 1, 0),
     (40, Grade.IEEE, (64, 8192), (64, 8192), (64, 8192), 16, 0),
     (40, Grade.IEEE, (32, 4096), (32, 4096), (32, 4096), 2, 1),
@@ -72,20 +72,20 @@ _DRAWN = (
     (14, Grade.NORMWISE, (128, 8192), (128, 8192), (128, 8192), 1, 0),
 )
 _CUBES = 24
-"""Problems near the cube of a power of two, where shipped records are near."""
+"""Number of problems near the cube of a power of two, where shipped records are near."""
 _LOG2_SIDES = range(8, 14)
-"""Logarithms of the sides of these cubes."""
+"""Binary logarithms of the sides of these cubes."""
 _APART = 0.04
 """Largest relative difference of a dimension from the side of its cube."""
 _SQUARES = 3, 5, 8, 17, 33, 48, 65, 96
 """Sizes of the matrices of batches that fill a device."""
 _FILLING = 100_000
-"""Products of such a batch."""
+"""Number of products in such a batch."""
 _PROGRAMS = (
     "64x 128x128x128, 1000x 16x16x16, 16x 512x512x512, 32x 2048x2048x64, 32x 2048x64x2048, 256x 197x197x64, "
     "128x 100x3x100, 2000x 100x100x10, 12x 333x777x555"
 ).split(", ")
-"""Batches as programs have them."""
+"""Batches of sizes that are common in programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +95,11 @@ class LookUps:
     configs: dict[str, str]
     """Text of each first choice by its digest."""
     rows: dict[str, list[tuple[str, ...]]]
-    """For each problem a row a device: the expected microseconds of the first choice, its digest, the first character
-    of each of the next choices' digests and, near a cube, the digest of what a look-up takes beside shipped records."""
+    """For each problem, a row for each device: the expected microseconds of the first choice, its digest, the first
+    character of the digest of each other choice and, near a cube, the digest of the look-up with shipped records."""
 
     def __str__(self) -> str:
-        """The file's text: a title, a line a config, then a line a problem with a field a device."""
+        """Text of the file: a title, a line for each config, a line for each problem with a field for each device."""
         devices = ", ".join(info.key for info in DEVICES)
         title = f"Look-ups, explained and made by tests/support/look_ups.py, on {devices}\n\n"
         configs = (f"{digest} {text}\n" for digest, text in sorted(self.configs.items(), key=lambda pair: pair[1]))
@@ -108,7 +108,7 @@ class LookUps:
 
     @classmethod
     def parse(cls, text: str) -> "LookUps":
-        """The look-ups of a text of the file."""
+        """The look-ups in a text of the file."""
         _, configs, lines = text.rstrip("\n").split("\n\n")
         rows = {}
         for line in lines.split("\n"):
@@ -118,8 +118,8 @@ class LookUps:
 
 
 def problems() -> Iterator[Problem]:
-    """The problems near a cube, the other products, then the batches; only `Random.random` is called, whose numbers no
-    version of Python changes."""
+    """The problems near a cube, the other products, then the batches. Only `Random.random` is called, because its
+    numbers are the same in every version of Python."""
     rng = Random(SEED)
     for dtype, *trans in itertools.islice(itertools.cycle(_KINDS), _CUBES):
         side = 2 ** _LOG2_SIDES[math.floor(rng.random() * len(_LOG2_SIDES))]
@@ -156,7 +156,7 @@ def look_ups(step: int = 1) -> LookUps:
 
 
 def changes(before: LookUps, after: LookUps) -> str:
-    """A summary for a person of what differs, empty where nothing does; expected times may differ by TOLERANCE."""
+    """A readable summary of the differences, empty where there are none. Expected times may differ by TOLERANCE."""
     if list(before.rows) != list(after.rows):
         return f"the problems of {GOLDEN} are not those of {Path(__file__).name}"
     counts, firsts, largest, examples = Counter[str](), Counter[str](), 0.0, list[str]()
@@ -168,10 +168,10 @@ def changes(before: LookUps, after: LookUps) -> str:
             counts["any"] += old[1:3] != new[1:3]
             firsts[info.key] += old[1] != new[1]
             counts["beside records"] += old[3:] != new[3:]
-            for place, what in ((1, f"{old[0]} -> {new[0]} us expected"), (3, "beside shipped records")):
+            for place, note in ((1, f"{old[0]} -> {new[0]} us expected"), (3, "beside shipped records")):
                 if old[place : place + 1] != new[place : place + 1]:
                     texts = f"{before.configs[old[place]]} -> {after.configs[new[place]]}"
-                    examples.append(f"  {problem} on {info.key}: {texts}, {what}")
+                    examples.append(f"  {problem} on {info.key}: {texts}, {note}")
     if not any(counts.values()):
         return ""
     by_device = ", ".join(f"{key} {count}" for key, count in firsts.items() if count)

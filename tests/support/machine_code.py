@@ -1,24 +1,24 @@
-"""Machine code for sm_90a of shipped records and of drawn instances, held without a GPU to machine_code.tsv.
+"""Compare the machine code for sm_90a of shipped records and drawn instances with machine_code.tsv, without a GPU.
 
-    pip install -e '.[nvrtc]'                           # CuPy, and the NVRTC that the file is of
-    python tests/support/machine_code.py check          # whether the file is true: .ci/run does this
+    pip install -e '.[nvrtc]'                           # CuPy, and the NVRTC that compiled the file's kernels
+    python tests/support/machine_code.py check          # whether the file is up to date: .ci/run does this
     python tests/support/machine_code.py write          # accept a change; --all compiles unchanged texts too
     python tests/support/machine_code.py compare REV    # a commit with the checkout; REV REV: two commits
 
-A record has two kernels: the instance for its problem, and the one for operands that are not aligned. Kernels that
-prepare operands are held too, each once, under their names.
+A record has two kernels: the instance for its problem, and the one for operands that are not aligned. The file also
+holds each kernel that prepares operands once, under its name.
 
 Compiling all kernels takes minutes of processor time, and one compiler makes the same machine code of the same text. So
-the file holds the facts of each kernel's machine code and a seal, a digest of these facts and of the text that they
-are of. `check` compiles kernels whose seal does not fit their text, and a few whose seal does. Comments, spaces and the
+the file holds the facts of each kernel's machine code, and a seal: a digest of these facts and of the kernel's text.
+`check` compiles kernels whose seal does not fit their text, and a few whose seal does. Comments, spaces and the
 kernel's name do not count in the digest of a text: rewording a comment in a template breaks no seal. After any other
 change of a text the file has to be written again. Where the machine code is the same as before, this changes the seals
 alone, which are the last part of the file: a line that changes before it is a kernel with other machine code. A drawn
-instance stays in the file until it is not legal any more, or a new family needs its place.
+instance stays in the file until it is no longer legal, or a new family needs its place.
 
-`compare` asks each commit for its texts, by the commit's own version of this file if it has one, and compiles for both
-commits the kernels whose texts differ. It ends with status 1 if machine code differs. It takes seconds if few texts
-differ, and some three minutes on two processors if all do.
+`compare` gets the texts of each commit from the commit's own version of this file, if it has one, and compiles for
+both commits the kernels whose texts differ. It ends with status 1 if machine code differs. It takes seconds if few
+texts differ, and some three minutes on two processors if all do.
 """
 
 import argparse
@@ -54,15 +54,15 @@ GOLDEN = ROOT / "tests" / "golden" / "machine_code.tsv"
 TARGET = "sm_90a"
 INSTALL = "pip install -e '.[nvrtc]'"
 UNALIGNED = " unaligned"
-"""Word behind a record's device and problem that names its kernel for operands which are not aligned."""
+"""Suffix of a record's device and problem that names its kernel for operands that are not aligned."""
 DRAWN = 100
-"""Number of kernels in the file that are of no record."""
+"""Number of drawn kernels in the file."""
 COMPILED_AGAIN = 16
-"""Number of kernels that `check` compiles though their text did not change; the content of the file decides which."""
+"""Number of kernels with unchanged text that `check` compiles all the same; the content of the file decides which."""
 SEALS_A_LINE = 12
 """Number of seals in a line of the file."""
 EMPTY = KernelSource("empty", 'extern "C" __global__ void empty() {}')
-"""A kernel that is compiled for the version of NVRTC, which its binary holds."""
+"""A kernel that is compiled to learn the version of NVRTC, which its binary holds."""
 KINDS = ("machine code", "resources", "new", "gone", "config alone", "text alone")
 """Kinds of differences, in the order in which they are printed; the first two are differences of machine code."""
 _COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
@@ -81,12 +81,12 @@ class Entry:
     text: str
     """Digest of the text."""
     machine: MachineCode | None = None
-    """Facts of the machine code, None where it was not compiled."""
+    """Facts of the machine code; None where the kernel was not compiled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """The golden file: a line for each kernel, then a seal for each line, the digest of it and of the kernel's text."""
+    """The golden file: a line for each kernel, then for each line a seal, its digest with the kernel's text."""
 
     compiler: str = ""
     """Version of NVRTC."""
@@ -95,19 +95,19 @@ class Golden:
     drawn: tuple[Entry, ...] = ()
     """Kernels of drawn instances."""
     seals: tuple[str, ...] = ()
-    """Seals as they were read; the entries have no text then."""
+    """Seals read from a file, whose entries have no text."""
 
     def entries(self, texts: Mapping[str, str]) -> dict[str, Entry]:
-        """All entries by their kernels. Entries whose seal fits one of the digests of texts have that text."""
-        found = {}
+        """All entries by kernel. `texts` are digests by kernel, which the entries get where their seals fit them."""
+        by_kernel = {}
         for entry, seal in zip((*self.shipped, *self.drawn), self.seals, strict=True):
             sealed = replace(entry, text=texts.get(entry.kernel, ""))
-            found[entry.kernel] = sealed if _seal(sealed) == seal else entry
-        return found
+            by_kernel[entry.kernel] = sealed if _seal(sealed) == seal else entry
+        return by_kernel
 
     @classmethod
     def parse(cls, text: str) -> "Golden":
-        """The content of a file with this text."""
+        """The content of a file, from its text."""
         *_, shipped, drawn, seals = (part.splitlines()[1:] for part in re.split("^# ", text, flags=re.MULTILINE))
         version = _VERSION.search(text)
         compiler = version[1] if version else ""
@@ -146,8 +146,8 @@ def _seal(entry: Entry) -> str:
 
 
 def text_digest(source: KernelSource, flags: Sequence[str] = ()) -> str:
-    """Eight digits that differ for texts, or options of the compiler, that differ in more than comments, spaces and the
-    kernel's name."""
+    """Digest of eight digits of a text and of options of the compiler. Comments, spaces and the kernel's name do not
+    count."""
     text = _COMMENT.sub(lambda match: match[1] or " ", source.code).replace(source.name, "kernel")
     lines = (" ".join(line.split()) for line in text.splitlines())
     return hashlib.sha256("\n".join([*flags, *filter(None, lines)]).encode()).hexdigest()[:8]
@@ -167,7 +167,7 @@ def of_records() -> dict[str, tuple[str, KernelSource]]:
 
 
 def is_legal(problem: Problem, fit: Fit) -> bool:
-    """Whether an instance may serve a problem: operands that are not aligned, where its vectors are narrow."""
+    """Whether an instance may serve a problem, with unaligned operands where its vectors are narrow."""
     config = fit.config
     return serves(config, problem, TYPICAL[TARGET]) and all(
         rule.holds(problem, config, fit) for rule in config.fit_rules
@@ -175,7 +175,7 @@ def is_legal(problem: Problem, fit: Fit) -> bool:
 
 
 def of_drawn(candidates: Iterable[str], shipped: Collection[str]) -> Sources:
-    """The texts of the first kernels that are legal and not shipped."""
+    """Texts of the first DRAWN candidates that are legal and not shipped."""
     texts: Sources = {}
     for kernel in candidates:
         problem, fit = instance_of(kernel)
@@ -185,8 +185,8 @@ def of_drawn(candidates: Iterable[str], shipped: Collection[str]) -> Sources:
 
 
 def draw(before: Sequence[str]) -> list[str]:
-    """Kernels of each family in turn: the family's kernels among those drawn before, then others of all dtypes and
-    transposes, the same in each run."""
+    """Candidates of each family in turn: first those that were drawn before, then others of all dtypes and transposes.
+    Each run draws the same."""
     generator, pools = random.Random(1), []
     for name, family in product_families().items():
         old = [kernel for kernel in before if instance_of(kernel)[1].config.family == name]
@@ -196,16 +196,16 @@ def draw(before: Sequence[str]) -> list[str]:
 
 
 def all_sources(candidates: Iterable[str]) -> tuple[Sources, Sources]:
-    """The texts of shipped records, with the kernels that prepare operands for any, and those of drawn kernels."""
+    """Texts of shipped records and of all kernels that prepare operands, and texts of drawn kernels."""
     shipped = dict(sorted(of_records().values(), key=lambda pair: pair[0]))
     drawn = dict(sorted(of_drawn(candidates, shipped).items()))
     return shipped | preparations([*shipped.values(), *drawn.values()]), drawn
 
 
 def preparations(sources: Iterable[KernelSource]) -> Sources:
-    """The texts of the kernels that come before others, by name."""
-    found = {each.preparation.name: each.preparation for each in sources if each.preparation}
-    return dict(sorted(found.items()))
+    """Texts of the kernels that prepare operands for these, by name."""
+    by_name = {each.preparation.name: each.preparation for each in sources if each.preparation}
+    return dict(sorted(by_name.items()))
 
 
 # ---- Machine code --------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def compiler_version() -> str:
 
 
 def machine_codes(sources: Mapping[str, KernelSource]) -> dict[str, MachineCode]:
-    """The machine code of some kernels; the same text is compiled once."""
+    """Machine code by label; equal texts are compiled once."""
     texts = list(dict.fromkeys(sources.values()))
     facts = dict(zip(texts, compiled([(text, TARGET) for text in texts]), strict=True))
     return {label: facts[text] for label, text in sources.items()}
@@ -240,7 +240,7 @@ def digests(sources: Sources) -> dict[str, str]:
 
 
 def current(entries: Mapping[str, Entry], sources: Sources, again: int, seed: str = "") -> dict[str, Entry]:
-    """The kernels as they are now. Compiled are those whose text is not their entry's, and `again` others."""
+    """Entries of the kernels as they are now. Kernels whose text changed are compiled, and `again` of the others."""
     texts = digests(sources)
     same = [kernel for kernel, text in texts.items() if kernel in entries and entries[kernel].text == text]
     trusted = set(same) - set(random.Random(seed).sample(same, min(again, len(same))))
@@ -256,7 +256,7 @@ def current(entries: Mapping[str, Entry], sources: Sources, again: int, seed: st
 
 
 def difference(before: Entry | None, after: Entry | None) -> tuple[str, str]:
-    """The kind of a difference, empty where there is none, and how the facts differ."""
+    """The kind of a difference, empty where there is none, and the facts that differ."""
     if before is None or after is None:
         return ("gone" if before else "new"), ""
     kind, details = "", []
@@ -274,12 +274,12 @@ def difference(before: Entry | None, after: Entry | None) -> tuple[str, str]:
 
 
 def differences(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> Counter[str]:
-    """Print each difference, then how many there are of each kind, which is returned."""
-    found = [(*difference(before.get(label), after.get(label)), label) for label in sorted({**before, **after})]
-    found = [each for each in found if each[0]]
-    for kind, detail, label in sorted(found, key=lambda each: KINDS.index(each[0])):
+    """Print each difference, then the number of each kind. Returns these numbers."""
+    rows = [(*difference(before.get(label), after.get(label)), label) for label in sorted({**before, **after})]
+    rows = [each for each in rows if each[0]]
+    for kind, detail, label in sorted(rows, key=lambda each: KINDS.index(each[0])):
         print(f"{kind:<12}  {label}" + (f": {detail}" if detail else ""))
-    counts = Counter(kind for kind, _, _ in found)
+    counts = Counter(kind for kind, _, _ in rows)
     totals = ", ".join(f"{kind} {counts[kind]}" for kind in KINDS if counts[kind])
     print(f"{len({**before, **after})} compared: {totals or 'nothing differs'}")
     return counts
@@ -289,7 +289,7 @@ def differences(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> Coun
 
 
 def check() -> int:
-    """Compare what the kernels are now with the golden file."""
+    """Compare the kernels as they are now with the golden file."""
     text = GOLDEN.read_text()
     golden, version = Golden.parse(text), compiler_version()
     if version != golden.compiler:
@@ -303,7 +303,7 @@ def check() -> int:
 
 
 def write(everything: bool) -> int:
-    """Write the golden file: machine code of unchanged texts is trusted, unless everything is to be compiled."""
+    """Write the golden file. Kernels of unchanged texts keep their machine code, unless `everything` is compiled."""
     golden = Golden.parse(GOLDEN.read_text()) if GOLDEN.exists() else Golden()
     version = compiler_version()
     shipped, drawn = all_sources(draw([entry.kernel for entry in golden.drawn]))
@@ -321,9 +321,9 @@ def compare(revisions: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         before, after = (_Side(name, Path(folder, str(i))) for i, name in enumerate((*revisions, "")[:2]))
         texts = before.answer("texts"), after.answer("texts")
-        other = [label for label in texts[0] if label in texts[1] and texts[0][label][1] != texts[1][label][1]]
-        print(f"{len(other)} of {len({**texts[0], **texts[1]})} texts differ; compiling them of both", flush=True)
-        machine = before.answer("compile", other), after.answer("compile", other)
+        changed = [label for label in texts[0] if label in texts[1] and texts[0][label][1] != texts[1][label][1]]
+        print(f"{len(changed)} of {len({**texts[0], **texts[1]})} texts differ; compiling them of both", flush=True)
+        machine = before.answer("compile", changed), after.answer("compile", changed)
     entries = [
         {label: Entry(*text, MachineCode(*codes[label]) if label in codes else None) for label, text in each.items()}
         for each, codes in zip(texts, machine)
@@ -333,7 +333,7 @@ def compare(revisions: Sequence[str]) -> int:
 
 
 class _Side:
-    """A commit, or the checkout where its name is empty, as a package that a process of its own imports."""
+    """A commit, or the checkout where the name is empty, as a package that a process of its own imports."""
 
     def __init__(self, revision: str, folder: Path) -> None:
         self._name, self._folder, package = revision or "the checkout", folder, folder / "tilewright"
@@ -351,7 +351,7 @@ class _Side:
         self._script = script if script.exists() else Path(__file__)
 
     def answer(self, command: str, labels: Sequence[str] = ()) -> dict[str, Any]:
-        """Output of the commit's own version of this file, else of this one with the commit's package."""
+        """Output of the commit's own version of this file, or of this file with the commit's package if it has none."""
         environment = os.environ | {"PYTHONPATH": str(self._folder)}
         call = [sys.executable, str(self._script), command]
         done = subprocess.run(
@@ -360,13 +360,13 @@ class _Side:
         if done.returncode:
             _, _, last = done.stderr.strip().rpartition("\n")
             sys.exit(f"{self._name}: {last}")
-        answered: dict[str, Any] = json.loads(done.stdout)
-        return answered
+        output: dict[str, Any] = json.loads(done.stdout)
+        return output
 
 
 def labelled() -> dict[str, tuple[str, KernelSource]]:
-    """Kernels and their texts by what `compare` calls them: a record's device and problem, a drawn kernel, or the name
-    of one that prepares operands."""
+    """Kernels and their texts by the labels of `compare`: a record's device and problem, a drawn kernel, or the name of
+    a kernel that prepares operands."""
     records = of_records()
     drawn = [entry.kernel for entry in Golden.parse(GOLDEN.read_text()).drawn]
     texts = of_drawn(drawn, {kernel for kernel, _ in records.values()})

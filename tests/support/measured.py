@@ -1,6 +1,8 @@
-"""`tilewright` as a program that notes in the file $MEASURED each variant that it has measured, in whatever process. It
-rests for $MEASURED_PAUSE_S seconds then: tiny problems take no time, real ones some. A scheduler that is gone is waited
-for $MEASURED_RETURN_S seconds."""
+"""`tilewright` as a program whose processes add each variant that they measured to the file $MEASURED.
+
+After each variant the process rests for $MEASURED_PAUSE_S seconds, because tiny problems take no time. A client or
+worker waits $MEASURED_RETURN_S seconds for a scheduler that is gone.
+"""
 
 import os
 import sys
@@ -13,7 +15,7 @@ from tilewright.tuner.measure.evaluate import Bench, Tried
 
 
 def install() -> None:
-    """In a worker: have each try noted once it has ended."""
+    """In a worker: add a line to the file after each variant."""
     real = Bench.try_variant
 
     def noted(self: Bench, config: Config, stop_above_us: float = float("inf")) -> Tried:

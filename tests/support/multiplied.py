@@ -1,4 +1,4 @@
-"""Tests of products that hold wherever the arrays lie and whoever multiplies."""
+"""Tests of products for arrays of any library on any device."""
 
 from typing import Any
 
@@ -11,21 +11,21 @@ DTYPES = ("float32", "float64")
 
 
 def whole(rows: int, cols: int, dtype: str = "float32", seed: int = 0) -> NDArray[Any]:
-    """Whole numbers from -8 to 8: every sum of theirs is exact, so results must be equal to the last bit."""
+    """Whole numbers from -8 to 8: all sums are exact, so that results must be equal to the last bit."""
     return np.random.default_rng((seed, rows, cols)).integers(-8, 9, (rows, cols)).astype(dtype)
 
 
 class Products:
-    """Tests that hold wherever the arrays lie and the kernels run; a subclass says where that is."""
+    """Tests of products; a subclass sets the device and the library of the arrays."""
 
     device: str | None = None
 
     def put(self, array: NDArray[Any]) -> Any:
-        """The array as a user has it."""
+        """The array as the library and the device of the test hold it."""
         return array
 
     def back(self, array: Any) -> NDArray[Any]:
-        """As NumPy sees it."""
+        """The same array as a NumPy array."""
         return np.asarray(array)
 
     def product(self, a: Any, b: Any, **options: Any) -> Any:
@@ -60,7 +60,7 @@ class Products:
             assert np.array_equal(self.back(out), alpha * (a @ b) + beta * c)
 
     def test_factors_that_float_cannot_hold(self) -> None:
-        """They are rounded as IEEE 754 says, but one that is not 0 never to 0, with which C would not be read."""
+        """Factors are rounded as IEEE 754 says, but never from another number to 0, with which C would not be read."""
         a, b, c = whole(5, 6), whole(6, 7), np.full((5, 7), np.inf, "float32")
         for beta in (1e-60, -1e-60):
             out = self.put(c.copy())
@@ -106,7 +106,7 @@ class Products:
             assert np.array_equal(self.back(self.product(self.put(a), self.put(b))), a @ b)
 
     def test_vectors_cut_out_of_a_matrix(self) -> None:
-        """A row, a column and every other element of one: each is a matrix with one dimension of 1."""
+        """A row, a column, and every other element of a row are matrices with a dimension of 1."""
         x, b, c = whole(20, 24), whole(20, 9), whole(20, 12)
         for view in (lambda y: y[:, 3:4].T, lambda y: y.T[5:6], lambda y: y[::1, 2:3].T):
             assert np.array_equal(self.back(self.product(view(self.put(x)), self.put(b))), view(x) @ b)
@@ -114,50 +114,50 @@ class Products:
 
     def test_out_may_be_part_of_a_larger_array(self) -> None:
         a, b, board = whole(13, 11), whole(11, 12), whole(20, 30)
-        wanted = board.copy()
-        wanted[4:17, 9:21] = a @ b + 3 * board[4:17, 9:21]
+        expected = board.copy()
+        expected[4:17, 9:21] = a @ b + 3 * board[4:17, 9:21]
         target = self.put(board.copy())
         self.product(self.put(a), self.put(b), out=target[4:17, 9:21], beta=3)
-        assert np.array_equal(self.back(target), wanted)
+        assert np.array_equal(self.back(target), expected)
 
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_out_by_columns(self, dtype: str) -> None:
-        """`out` is a transposed view, of a whole array, of part of one and of a single row of C, whose elements then
-        lie apart; operands are plain and transposed."""
+        """`out` is a transposed view of part of an array. C may have a single row, whose elements then lie apart.
+        Operands are plain and transposed."""
         for m, n, k in ((13, 12, 11), (1, 9, 17), (64, 1, 5), (5, 7, 0)):
             a, b, board = whole(m, k, dtype), whole(k, n, dtype), whole(n + 5, m + 6, dtype)
             within = (slice(2, n + 2), slice(3, m + 3))
             for left in (self.put(a), self.put(np.ascontiguousarray(a.T)).T):
                 for right in (self.put(b), self.put(np.ascontiguousarray(b.T)).T):
                     for alpha, beta in ((1, 0), (0.5, 2.0), (0, -1.0)):
-                        wanted, target = board.copy(), self.put(board.copy())
-                        wanted[within] = (alpha * (a @ b) + beta * board[within].T).T
+                        expected, target = board.copy(), self.put(board.copy())
+                        expected[within] = (alpha * (a @ b) + beta * board[within].T).T
                         out = target[within].T
                         for copy in ("never", "if-needed"):
                             target[...] = self.put(board.copy())
                             assert self.product(left, right, out=out, alpha=alpha, beta=beta, copy=copy) is out
-                            assert np.array_equal(self.back(target), wanted)
+                            assert np.array_equal(self.back(target), expected)
 
     def test_out_by_columns_of_a_loaded_kernel(self) -> None:
         a, b, board = whole(14, 23, "float64"), whole(14, 22, "float64"), whole(22, 30, "float64")  # k x m, k x n
         kernel = self.loaded(23, 22, 14, dtype="double", trans_a=True)
         target = self.put(board.copy())
         out = target[:, 4:27].T
-        wanted = a.T @ b + 3 * board[:, 4:27].T
+        expected = a.T @ b + 3 * board[:, 4:27].T
         for _ in range(2):
             target[...] = self.put(board.copy())
             assert kernel(self.put(a), self.put(b), out=out, beta=3) is out
-            assert np.array_equal(self.back(out), wanted)
+            assert np.array_equal(self.back(out), expected)
         assert np.array_equal(self.back(target)[:, :4], board[:, :4])
         plain = self.put(np.zeros((23, 22)))
         assert np.array_equal(self.back(kernel(self.put(a), self.put(b), out=plain)), a.T @ b)
 
     def test_out_may_interleave_with_an_operand_in_one_array(self) -> None:
         board, b = whole(16, 40), whole(12, 9)
-        wanted = board[:, 3:15] @ b
+        expected = board[:, 3:15] @ b
         target = self.put(board.copy())
         self.product(target[:, 3:15], self.put(b), out=target[:, 15:24])
-        assert np.array_equal(self.back(target)[:, 15:24], wanted)
+        assert np.array_equal(self.back(target)[:, 15:24], expected)
         assert np.array_equal(self.back(target)[:, :15], board[:, :15])
 
     def test_the_loaded_kernel_takes_operands_as_stored(self) -> None:

@@ -1,6 +1,7 @@
-"""Kernels compiled to machine code with NVRTC: no GPU is needed for that, only CuPy.
+"""Kernels compiled to machine code with NVRTC, which needs CuPy but no GPU.
 
-Run as a program, this file is the child process that compiles, as NVRTC holds a lock: JSON rows in, JSON rows out.
+Run as a program, this file is a child process that compiles: JSON rows in, JSON rows out. One process would compile one
+kernel at a time, because NVRTC holds a lock.
 """
 
 import dataclasses
@@ -36,7 +37,7 @@ Row = tuple[str, str]
 """An instance, as `variants.instance_text` writes it, and a target."""
 
 _EXECUTED = (".text.", ".nv.constant2.")
-"""Sections that hold instructions, and tables that the compiler made for them; kernels use no other constants."""
+"""Prefixes of sections of instructions, and of tables made for them by the compiler; kernels use no other constants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class MachineCode:
     """The facts of a compiled kernel."""
 
     code: str
-    """First 16 digits of the SHA-256 of all instructions in the binary, whatever its kernels are called."""
+    """First 16 digits of the SHA-256 of all instructions in the binary, without the names of its kernels."""
     registers: int
     """Registers of a thread."""
     smem_bytes: int
@@ -52,11 +53,11 @@ class MachineCode:
     local_bytes: int
     """Local memory of a thread, in bytes: spilled registers."""
     compiler: str = field(compare=False)
-    """Version of NVRTC, `13.5.37`; empty where the binary does not say it."""
+    """Version of NVRTC, such as `13.5.37`; empty where the binary does not hold it."""
 
 
 def compiled(sources: Sequence[tuple[KernelSource, str]]) -> list[MachineCode]:
-    """The machine code of kernels for their targets, made by a process for each processor.
+    """Machine code of kernels for their targets, compiled by a process for each processor.
 
     Raises RuntimeError with the last line of a process that fails.
     """
@@ -93,7 +94,7 @@ def _compile(name: str, code: str, target: str) -> MachineCode:
 
 
 def assert_as_predicted(rows: Sequence[Row]) -> None:
-    """Fail where an instance takes more registers or local memory, or other shared memory, than its config predicts."""
+    """Fail where an instance takes more registers or local memory than its config predicts, or other shared memory."""
     sources = []
     for text, target in rows:
         problem, fit = instance_of(text)
@@ -102,7 +103,7 @@ def assert_as_predicted(rows: Sequence[Row]) -> None:
 
 
 def assert_facts_as_predicted(rows: Sequence[Row], facts: Sequence[MachineCode]) -> None:
-    """Check the facts of instances whose machine code is at hand."""
+    """Do the same for instances that are compiled already."""
     wrong = []
     for (text, target), machine in zip(rows, facts, strict=True):
         problem, fit = instance_of(text)
@@ -118,8 +119,8 @@ def assert_facts_as_predicted(rows: Sequence[Row], facts: Sequence[MachineCode])
 
 
 def more_registers(config: Any, target: str) -> int:
-    """Registers of a thread that the compiler takes beyond the predicted ones: on targets which nobody measured it
-    keeps what CTAs that share a tile need at its end, and the third terms of a float."""
+    """Registers of a thread that the compiler takes beyond the predicted ones. On targets without measurements it keeps
+    in registers the values that CTAs which share a tile need at its end, and the third terms of a float."""
     if target not in ("sm_100", "sm_120"):
         return 0
     if config.family == "dmma":
@@ -130,7 +131,7 @@ def more_registers(config: Any, target: str) -> int:
 
 
 def _listed(family: type[Config]) -> list[Config]:
-    """A sample of what a search tries in double, which float can hold too, if the family has it."""
+    """A sample of the configs that a search tries, in double if the family computes in it: these fit float too."""
     dtype = dtypes(family)[-1].value
     problem = coarse(Problem.parse("16x1024x1024" if family.family == "skinny" else "1024", dtype))
     configs = tried(problem, targets_of(family)[-1], family.family)
@@ -145,7 +146,7 @@ def targets_of(family: type[Config]) -> list[str]:
 
 
 def variants(family: type[Config]) -> Iterator[str]:
-    """Instances in each dtype and transposition of every config that all targets with its instructions can hold."""
+    """Texts of instances in each dtype and transposition, of every config that all targets of the family can run."""
     small = math.prod(len(leaf.choices) for leaf in family.leaves()) <= FEW
     targets = targets_of(family)
     for config in combinations(family) if small else _listed(family):

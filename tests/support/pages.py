@@ -1,6 +1,6 @@
-"""Pages of the reference that follow from the code: the command line, and every parameter of a config.
+"""Pages of the reference that are generated from the code: the command line, and every parameter of a config.
 
-`python tests/golden/regenerate.py` writes them, and the tests of the golden files hold them to the code.
+`python tests/golden/regenerate.py` writes them, and the tests of the golden files compare them with the code.
 """
 
 import ast
@@ -45,7 +45,7 @@ def commands_page() -> str:
 
 
 def _help(text: str) -> Iterator[str]:
-    """A command's help: examples as a block of code, the rest as it is."""
+    """Help of a command: examples as a block of code, other paragraphs as they are."""
     for number, paragraph in enumerate(inspect.cleandoc(text).split("\n\n")):
         if number:
             yield ""
@@ -114,7 +114,7 @@ def _family(family: type[Config]) -> Iterator[str]:
 
 
 def _written(family: type[Config]) -> str:
-    """The default config, with the parameters that text writes together."""
+    """Text of the default config, in which some parameters are joined to one."""
     values = dict(family().values)
     joined = [(key, "x".join(str(values[name]) for name in names)) for key, names in family.joined]
     return f"{family.family}:" + ",".join(f"{key}={value}" if key else value for key, value in joined)
@@ -132,7 +132,7 @@ def _span(values: range) -> str:
 
 
 def _rule(reason: str) -> str:
-    """The sentence of a rule, with the names of parameters for the values of one config."""
+    """Sentence of a rule, with names of parameters in place of the values of a config."""
     text = re.sub(r"\b(\w+) \{c\.(?:\w+\.)*\1\}", r"`\1`", reason)
     text = _PLACED.sub(lambda match: "" if match[1] else f"`{match[2]}`", text)
     named = text.startswith(("k ", "cp.async"))
@@ -140,15 +140,15 @@ def _rule(reason: str) -> str:
 
 
 def _meanings(kind: type[enum.Enum]) -> dict[str, str]:
-    """The meaning of each member, as the source has it."""
+    """Docstring of each member by its value, read from the source."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(definition, ast.ClassDef)
-    found = {}
+    meanings = {}
     for member, text in zip(definition.body, definition.body[1:]):
         if isinstance(member, ast.Assign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
             name: Any = member.targets[0]
-            found[str(kind[name.id].value)] = " ".join(str(text.value.value).split())
-    return found
+            meanings[str(kind[name.id].value)] = " ".join(str(text.value.value).split())
+    return meanings
 
 
 def _escaped(text: str) -> str:

@@ -1,7 +1,7 @@
-"""Faults planted in the text of big families, and the check that must catch each: on the host, under sanitizers.
+"""Faults planted in the texts of kernels, and the check on the host, under sanitizers, that must catch each.
 
-Run as a program, this file is the child process that has the sanitizers loaded; it forks once for each kernel, so
-that a crash or an endless loop ends only that one.
+Run as a program, this file is the child process that has the sanitizers loaded. It forks once for each kernel, so that
+a crash or an endless loop ends only one check.
 """
 
 import json
@@ -33,19 +33,19 @@ from tilewright.runtime.device.protocol import Binary
 from tilewright.runtime.product.kernel import Kernel
 
 RIGHT, WRONG, REFUSED, BROKEN, SANITIZER = 0, 3, 4, 5, 86
-"""How a check ends: exit codes of its process. BROKEN means the check itself, and counts as a failed test."""
+"""Exit codes of the process of a check. BROKEN means that the check itself failed, which fails the test."""
 
 CPU_LIMIT_S = 20.0
-"""After which a kernel counts as endless; others take a fifth on a slow machine."""
+"""Seconds of the processor after which a kernel counts as endless. On a slow machine, others take a fifth of this."""
 
 COMPILER = QuickCompiler(sanitize=True)
 FOR_TERMS = QuickCompiler(sanitize=True, quick_headers=True)
-"""For kernels that run longer than it takes to compile them."""
+"""Compiler for kernels that run longer than it takes to compile them."""
 TOGETHER = 10
-"""Kernels that are compiled at once. The shared memory of all is filled before every block of one."""
+"""Number of kernels in one compiled text. Before each block of a kernel the shared memory of all is filled."""
 
 PARTS = 2
-"""Tests of many kernels are so many: each has every other one of them and ends soon, also on a busy machine."""
+"""Number of tests among which the checks of many kernels are divided, so that each ends soon on a busy machine too."""
 
 Shape = tuple[int, int, int]
 
@@ -56,7 +56,7 @@ def sanitizer_library() -> str:
     clang = "clang" in host_compiler.compiler_version(compiler)
     name = f"libclang_rt.asan-{os.uname().machine}.so" if clang else "libasan.so"
     path = host_compiler.compiler_output(*compiler, f"-print-file-name={name}")
-    # Some systems keep a linker script under that name; it holds the library's path.
+    # On some systems this file is a linker script that holds the path of the library.
     if os.path.isabs(path) and Path(path).read_bytes()[:4] != b"\x7fELF":
         path = next(iter(re.findall(r"/\S+\.so[.\d]*", Path(path).read_text())), "")
     if not os.path.isabs(path):
@@ -70,8 +70,8 @@ SHAPES: tuple[Shape, ...] = ((66, 35, 43), (64, 32, 32), (1, 1, 1))
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """An instance of a kernel, and a replacement in its text that makes it wrong; none where `old` is empty. It runs
-    with each of the shapes, rounded up to whole vectors."""
+    """An instance of a kernel and a fault, which is a replacement in its text; there is none where `old` is empty. The
+    kernel runs with each of the shapes, rounded up to whole vectors."""
 
     name: str
     fit: Fit
@@ -81,16 +81,16 @@ class Planted:
     trans: str = "nn"
     shapes: tuple[Shape, ...] = SHAPES
     before: tuple[str, str] = ("", "")
-    """A replacement that leaves the kernel right, made first; none where its text is empty."""
+    """A replacement that leaves the kernel right and is made first; none where the text is empty."""
     sm_count: int = 1
-    """SMs of the device, which stream-K asks for."""
+    """Number of SMs of the device, on which stream-K depends."""
     special: bool = True
-    """Whether a kernel of terms is given infinities and NaN too."""
+    """Whether a kernel of split terms is also checked with infinities and NaN."""
     cpu_limit_s: float = CPU_LIMIT_S
-    """After which it counts as endless; less where even a slow machine is done with such kernels in a fraction."""
+    """Seconds of the processor after which the kernel counts as endless; less for kernels that take a fraction."""
 
     def source(self) -> KernelSource:
-        """The text with the fault. Fails where it has no place for it."""
+        """Source with the fault. Fails where the text does not hold what is to be replaced."""
         source = rendered(_problem(self.fit.config, self.dtype, self.trans), self.fit)
         for old, new in (self.before, (self.old, self.new)):
             source = replaced(source, old, new) if old else source
@@ -99,24 +99,24 @@ class Planted:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A replacement in the text of a family's kernels that makes them wrong; none where `old` is empty."""
+    """A fault: a replacement in the text of a family's kernels that makes them wrong; none where `old` is empty."""
 
     name: str
     old: str
     new: str
     config: str = ""
-    """Text of the config, without the name of the family; the first that is found right unfaulted where it is empty."""
+    """Text of the config, without the name of the family. Where it is empty, the first of `unfaulted` is meant."""
     trans: str = "nn"
     wide: bool = False
-    """Whether it is planted in the instance for aligned operands."""
+    """Whether the fault is planted in the instance for aligned operands."""
     only: str = ""
-    """The type in which it makes a difference, where that is not so in all of the family."""
+    """The only type in which the fault makes a difference; empty where it does in all types of the family."""
     shapes: tuple[Shape, ...] = ()
-    """The shapes that show it, where they are not those of the family's other faults."""
+    """Shapes that show the fault; empty where those of the family's other faults do."""
     before: tuple[str, str] = ("", "")
-    """A replacement that leaves the kernel right, made first."""
+    """A replacement that leaves the kernel right and is made first."""
     special: bool = True
-    """Whether a kernel of terms is given infinities and NaN too."""
+    """Whether a kernel of split terms is also checked with infinities and NaN."""
 
 
 def outcomes(planted: Sequence[Planted], folder: Path) -> dict[str, int]:
@@ -134,27 +134,27 @@ def outcomes(planted: Sequence[Planted], folder: Path) -> dict[str, int]:
 
 
 def assert_caught(planted: Sequence[Planted], folder: Path) -> None:
-    """Fails unless exactly those kernels are right whose name says that they are unfaulted."""
-    found = outcomes(planted, folder)
-    right = {name for name, outcome in found.items() if outcome == RIGHT}
-    assert right == {name for name in found if name.startswith("unfaulted")}, found
-    assert BROKEN not in found.values(), found
+    """Fail unless the right kernels are exactly those whose name says that they are unfaulted."""
+    codes = outcomes(planted, folder)
+    right = {name for name, outcome in codes.items() if outcome == RIGHT}
+    assert right == {name for name in codes if name.startswith("unfaulted")}, codes
+    assert BROKEN not in codes.values(), codes
 
 
 def built(sources: Sequence[KernelSource], folder: Path, compiler: QuickCompiler) -> list[str]:
-    """Where each kernel's binary is, under its name with its place here behind it. Several share one."""
+    """Path of the binary of each kernel. Several kernels share one; `numbered` gives each a name of its own."""
     paths = []
     for begin in range(0, len(sources), TOGETHER):
         place = folder / str(begin)
         place.mkdir()
-        some = [numbered(source, begin + each) for each, source in enumerate(sources[begin : begin + TOGETHER])]
-        compiler.build(together(some), str(place))
-        paths += [str(place / "kernel.so")] * len(some)
+        part = [numbered(source, begin + each) for each, source in enumerate(sources[begin : begin + TOGETHER])]
+        compiler.build(together(part), str(place))
+        paths += [str(place / "kernel.so")] * len(part)
     return paths
 
 
 def judged(program: Path, jobs: Sequence[Sequence[object]]) -> dict[str, int]:
-    """The verdict of `judge` on a program that has the sanitizers loaded."""
+    """Exit codes by name that `program` prints, run in a process with the sanitizers loaded."""
     assert len({name for name, *_ in jobs}) == len(jobs)
     support = str(Path(__file__).parent)
     environment = os.environ | {
@@ -169,21 +169,21 @@ def judged(program: Path, jobs: Sequence[Sequence[object]]) -> dict[str, int]:
         input=json.dumps(jobs), env=environment, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, int] = json.loads(done.stdout)
-    return found
+    codes: dict[str, int] = json.loads(done.stdout)
+    return codes
 
 
 # ---- In the child ----------------------------------------------------------------------------------------------
 
 
 def judge(check: Callable[..., int], jobs: Iterable[Sequence[Any]]) -> None:
-    """Print what `check` returns for each job, or how its process ended. A job is a name, the seconds of the processor
-    after which it is endless, and what `check` is given."""
-    found = {}
+    """Print the exit code of each job's process, which calls `check`. A job is a name, the seconds of the processor
+    after which it counts as endless, and the arguments of `check`."""
+    codes = {}
     for name, cpu_limit_s, *arguments in jobs:
         child = os.fork()
         if child == 0:
-            # The signal's own action ends the process, inside an endless loop too.
+            # The default action of the signal ends the process, even in an endless loop.
             signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_VIRTUAL, cpu_limit_s)
             print(f"---- {name}", file=sys.stderr, flush=True)
@@ -193,8 +193,8 @@ def judge(check: Callable[..., int], jobs: Iterable[Sequence[Any]]) -> None:
             finally:
                 sys.stderr.flush()
                 os._exit(outcome)
-        found[name] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    json.dump(found, sys.stdout)
+        codes[name] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    json.dump(codes, sys.stdout)
 
 
 def _problem(config: Config, dtype: str, trans: str) -> Problem:
@@ -216,7 +216,7 @@ def _fit(text: str, edge: str, *widths: int) -> Fit:
 
 @cache
 def _device(alignment: int, sm_count: int) -> QuickDevice:
-    """Kept to the end of the process: to unload a kernel under sanitizers takes longer than to run it."""
+    """A device that lives as long as the process: unloading a kernel under sanitizers takes longer than running it."""
     return QuickDevice(sanitize=True, alignment=alignment, sm_count=sm_count)
 
 
@@ -248,7 +248,7 @@ def _check(
             if not right:
                 return WRONG
         cases = [*product(((1.0, 0.0), (2.0, 3.0), (0.0, 2.0), (0.0, 0.0)), (0, step))]
-        for (alpha, beta), extra in cases[::3] if coarse else cases:  # terms take long under sanitizers
+        for (alpha, beta), extra in cases[::3] if coarse else cases:  # split terms take long under sanitizers
             a, b, c = integers(problem, 1)
             if alpha == 0:
                 a[:], b[:] = np.nan, np.nan
@@ -269,8 +269,8 @@ def _check(
 
 
 def _terms_are_right(device: QuickDevice, kernel: Kernel, step: int) -> bool:
-    """Whether every term and power of two counts. Rows stay whole vectors of `step` elements apart: to others another
-    kernel is put, without the fault."""
+    """Whether every term and power of two counts. Strides of rows stay multiples of `step`: other strides would be
+    served by another kernel, without the fault."""
     problem = kernel.problem
     for which, (alpha, beta) in enumerate(((1.0, 0.0), (-2.0, 0.5), (1.0, 1.0))):
         a, b, c, wide = scaled_integers(problem, which)
@@ -282,15 +282,15 @@ def _terms_are_right(device: QuickDevice, kernel: Kernel, step: int) -> bool:
 
 
 def _special_values_are_right(device: QuickDevice, kernel: Kernel) -> bool:
-    """Whether infinities and NaN come out where they belong."""
-    a, b, wanted = with_infinity(kernel.problem)
-    got = run(device, kernel, a, b, np.zeros_like(wanted, np.float32), 1.0, 0.0)
-    return np.array_equal(got, wanted.astype(np.float32), equal_nan=True)
+    """Whether infinities and NaN come out where IEEE arithmetic puts them."""
+    a, b, expected = with_infinity(kernel.problem)
+    got = run(device, kernel, a, b, np.zeros_like(expected, np.float32), 1.0, 0.0)
+    return np.array_equal(got, expected.astype(np.float32), equal_nan=True)
 
 
 def _main() -> None:
     jobs = json.load(sys.stdin)
-    # Every child would do this for itself.
+    # Both calls fill caches, which otherwise each child would fill for itself.
     host_info()
     for _, _, text, instance, dtype, trans, *_ in jobs:
         _source(_fit(text, *instance), dtype, trans)

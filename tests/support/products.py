@@ -1,4 +1,4 @@
-"""Products run on a device with everything around the operands poisoned, and exact references for them."""
+"""Products on a device, with NaN in all memory around the operands, and exact results to compare with."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -24,11 +24,11 @@ from tilewright.runtime.product.kernel import Kernel
 GUARD_ROWS = 3
 TRANS = ("nn", "nt", "tn", "tt")
 SCALARS = ((1.0, 0.0), (-0.5, 2.0), (0.0, 3.0), (1.5, 1.0))
-"""alpha and beta."""
+"""Pairs of alpha and beta."""
 
 
 class QuickDevice(HostDevice):
-    """The host device with as many SMs as a test says, which loads a kernel once for all the sizes that it serves."""
+    """The host device with a number of SMs of choice. It loads a kernel once for all sizes."""
 
     def __init__(self, sanitize: bool = False, alignment: int = 16, sm_count: int = 1) -> None:
         super().__init__(alignment)
@@ -58,7 +58,7 @@ def numpy_dtype(problem: Problem) -> Any:
 
 
 def integers(problem: Problem, seed: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """A, B (as stored) and C of small whole numbers: every sum is exact in the type, so results must be equal."""
+    """A and B as stored, and C, of small whole numbers: all sums are exact in the type, and results must be equal."""
     rng = np.random.default_rng(seed)
     kind = numpy_dtype(problem)
     shapes = problem.stored_a, problem.stored_b, (problem.m, problem.n)
@@ -69,7 +69,7 @@ def integers(problem: Problem, seed: int) -> tuple[NDArray[Any], NDArray[Any], N
 def exact(
     problem: Problem, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], alpha: float, beta: float
 ) -> NDArray[Any]:
-    """The result of whole-number operands, for alpha and beta that are multiples of a half."""
+    """The exact result for operands of whole numbers, and alpha and beta that are multiples of a half."""
     op_a = (a.T if problem.trans_a else a).astype(np.int64)
     op_b = (b.T if problem.trans_b else b).astype(np.int64)
     doubled = int(2 * alpha) * (op_a @ op_b)
@@ -81,8 +81,8 @@ def exact(
 def poisoned(
     device: Device, problem: Problem, array: NDArray[Any], extra: int, trans: bool, behind: int = 0
 ) -> tuple[Operand, Any]:
-    """The array on the device, `extra` elements of NaN after each row and rows of NaN before it. Memory ends with its
-    last element, or `behind` rows of NaN later."""
+    """The array on the device, with `extra` elements of NaN after each row and rows of NaN before the first. Memory
+    ends with the last element of the array, or `behind` rows of NaN later."""
     rows, cols = array.shape
     ld = max(1, cols + extra)
     size, start = problem.dtype.size_bytes, GUARD_ROWS * ld
@@ -106,7 +106,7 @@ def run(
     beta: float,
     extra: int = 0,
 ) -> NDArray[Any]:
-    """C as the kernel leaves it; fails if anything around C was written. C starts as NaN where beta is 0."""
+    """C after the kernel ran. Fails if memory around C was written. C starts as NaN where beta is 0."""
     problem = kernel.problem
     a_operand, _ = poisoned(device, problem, a, extra, problem.trans_a)
     b_operand, _ = poisoned(device, problem, b, extra, problem.trans_b)
@@ -122,16 +122,16 @@ def run(
 
 
 def check(kernel: Kernel, alpha: float, beta: float, extra: int, seed: int = 1) -> None:
-    """Run the kernel on whole numbers: every bit has to be right."""
+    """Run the kernel on whole numbers. Every bit has to be right."""
     a, b, c = integers(kernel.problem, seed)
     got = run(kernel.device, kernel, a, b, c, alpha, beta, extra)
-    wanted = exact(kernel.problem, a, b, c, alpha, beta)
-    assert np.array_equal(got, wanted), (str(kernel.config), kernel.problem, alpha, beta, extra)
+    expected = exact(kernel.problem, a, b, c, alpha, beta)
+    assert np.array_equal(got, expected), (str(kernel.config), kernel.problem, alpha, beta, extra)
 
 
 def check_batch(kernel: Kernel, alpha: float, beta: float, gap: int = 3) -> None:
-    """Run a batch of 2 times some products on whole numbers: A is the same along the inner dimension, B along the outer
-    one, and `gap` rows and elements of NaN follow each matrix and row. Every bit has to be right."""
+    """Run a batch on whole numbers, with an outer dimension of 2. A is the same along the inner dimension, and B along
+    the outer. `gap` rows of NaN follow each matrix, and `gap` elements each row. Every bit has to be right."""
     problem, xp = kernel.problem, kernel.device.xp
     one, inner = replace(problem, batch=1), problem.batch // 2
     operands = [integers(one, seed) for seed in range(problem.batch)]
@@ -151,19 +151,19 @@ def check_batch(kernel: Kernel, alpha: float, beta: float, gap: int = 3) -> None
         kernel.laid(*(whole.shape[2] for whole in (a, b, c)), strides)(0, False, *pointers, alpha, beta)
         got = kernel.device.to_numpy(c)
     for place, (_, _, before) in enumerate(operands):
-        wanted = exact(one, operands[place // inner][0], operands[place % inner][1], before, alpha, beta)
-        assert np.array_equal(got[place, : one.m, : one.n], wanted), (str(kernel.config), problem, place, alpha, beta)
+        expected = exact(one, operands[place // inner][0], operands[place % inner][1], before, alpha, beta)
+        assert np.array_equal(got[place, : one.m, : one.n], expected), (str(kernel.config), problem, place, alpha, beta)
     got[:, : one.m, : one.n] = np.nan
     assert np.isnan(got).all(), "wrote outside C"
 
 
 def check_groups(kernel: Kernel, ends: Sequence[int], alpha: float, beta: float, gap: int = 3) -> None:
-    """Run a ragged batch on whole numbers, with groups that end at `ends`. `gap` ones of NaN follow each row and
-    matrix, and operands are NaN where they are not read. Every bit has to be right."""
+    """Run a ragged batch on whole numbers, with groups that end at `ends`. `gap` rows of NaN follow each matrix, and
+    `gap` elements each row. Operands are NaN where they must not be read. Every bit has to be right."""
     problem, xp = kernel.problem, kernel.device.xp
     one, along_k = replace(problem, batch=1, ragged=""), problem.ragged == "k"
     operands = [integers(one, seed) for seed in range(problem.batch)]
-    behind = slice(max([0, *ends]), None)  # along k, what no group reads
+    behind = slice(max([0, *ends]), None)  # the part along m or k that no group reads
 
     def laid(matrices: list[NDArray[Any]]) -> Any:
         rows, cols = matrices[0].shape
@@ -205,14 +205,14 @@ def check_groups(kernel: Kernel, ends: Sequence[int], alpha: float, beta: float,
             of_a = a[:, rows] if problem.trans_a else a[rows]
             of_b = operands[place][1] if place < problem.batch else np.zeros_like(first_b)
             result, before = got[0, rows, : one.n], here[rows]
-        wanted = exact(part, of_a, of_b, before, alpha, beta)
-        assert np.array_equal(result, wanted), (str(kernel.config), problem, place, alpha, beta)
+        expected = exact(part, of_a, of_b, before, alpha, beta)
+        assert np.array_equal(result, expected), (str(kernel.config), problem, place, alpha, beta)
     got[:, : one.m, : one.n] = np.nan
     assert np.isnan(got).all(), "wrote outside C"
 
 
 def check_sizes(kernels: Sequence[Kernel], sizes: Iterable[Sequence[int]], extras: Sequence[int] = (0, 1, 7)) -> None:
-    """Deal m, n and k out to the kernels. Scalars and strides turn round: every one meets every size somewhere."""
+    """Check each size with one of the kernels, in turn. Alpha, beta and the strides change in turn too."""
     for case, size in enumerate(sizes):
         kernel = kernels[case % len(kernels)]
         turn = case // len(kernels)
@@ -220,7 +220,7 @@ def check_sizes(kernels: Sequence[Kernel], sizes: Iterable[Sequence[int]], extra
 
 
 def check_askew(alignment: int, prepare: Callable[[Device], Kernel]) -> Kernel:
-    """Each operand in turn begins an element behind where its vectors would. Returns the kernel that was launched."""
+    """Let each operand in turn begin one element after an aligned address. Returns the kernel that was launched."""
     device = QuickDevice(alignment=alignment)
     kernel = prepare(device)
     a, b, c = integers(kernel.problem, 1)
@@ -240,7 +240,7 @@ def check_askew(alignment: int, prepare: Callable[[Device], Kernel]) -> Kernel:
 
 
 def bits(kernel: Kernel, alpha: float = 1.0) -> bytes:
-    """The kernel's result of the same random operands, to the bit."""
+    """Bits of the kernel's result for random operands, which are the same in each call."""
     rng, kind, problem = np.random.default_rng(1), numpy_dtype(kernel.problem), kernel.problem
     a, b, c = (rng.random(s).astype(kind) for s in (problem.stored_a, problem.stored_b, (problem.m, problem.n)))
     return run(kernel.device, kernel, a, b, c, alpha, 0.0).tobytes()  # else compilers may round alpha * sum first
@@ -252,20 +252,20 @@ def on_device(array: Any) -> Operand:
 
 
 def prepared(kernel: Kernel, problem: Problem) -> Kernel:
-    """The same instance for another size: the text is the same, as tests of rendering make sure."""
+    """The same instance for another size. Its text does not change with the size, as tests of rendering make sure."""
     return Kernel(kernel.device, problem, kernel.fit, kernel.source, kernel.binary)
 
 
 def guarded(config: Config, dtype: str = "float", trans: str = "nn", wide: bool = False) -> Fit:
-    """The instance of a config that serves products of any size: of any alignment, or with vectors as wide as those of
-    rows of whole vectors."""
+    """The instance of a config that serves products of any size: with `wide`, for aligned rows and with the widest
+    vectors, else for any alignment."""
     fit = config.fit(Problem.parse("64x64x512", dtype, trans, config.accuracy), aligned=wide)
     assert fit is not None
     return fit if fit.edge is Edge.PAD else replace(fit, edge=Edge.BOUNDS)
 
 
 def instance(device: Device, problem: Problem, fit: Fit) -> Kernel:
-    """A kernel of a certain instance, whichever the problem would have."""
+    """A kernel of this instance, which may differ from the one that the problem would get."""
     source = render(problem, fit.config, device.info, fit)
     return Kernel(device, problem, fit, source, compiled(device.compiler, source))
 
@@ -279,13 +279,13 @@ def sized(problem: Problem, m: int, n: int, k: int) -> Problem:
 
 Floats = NDArray[np.float32]
 RANGES = ((2**17, 1), (1, 2**17), (2**9, 2**9))
-"""Largest whole numbers of A and of B: three terms of the one, of the other, or two of both. Sums stay below 2^24 for k
-up to 60, and are exact."""
+"""Largest whole numbers of A and of B, which need three terms of A, three of B, or two of each. Sums of up to 60
+products stay below 2^24 and are exact."""
 
 
 def scaled_integers(problem: Problem, which: int, seed: int = 1) -> tuple[Floats, Floats, Floats, NDArray[np.float64]]:
-    """A, B as stored and C, and the exact op(A) op(B): whole numbers, row by row of op(A) and column by column of op(B)
-    times powers of two of their own. Only the first 60 steps of k and the last are not 0."""
+    """A and B as stored, C, and the exact op(A) op(B). Elements are whole numbers, times a power of two for each row of
+    op(A) and each column of op(B). A row of op(A) is 0 but for its first 59 elements and its last."""
     rng = np.random.default_rng(seed)
     most_a, most_b = RANGES[which % len(RANGES)]
     m, n, k = problem.m, problem.n, problem.k
@@ -303,7 +303,7 @@ def scaled_integers(problem: Problem, which: int, seed: int = 1) -> tuple[Floats
 
 
 def with_infinity(problem: Problem, seed: int = 1) -> tuple[Floats, Floats, NDArray[np.float64]]:
-    """The operands with infinity in a row of op(A) and a NaN in a column of op(B), and what IEEE arithmetic gives."""
+    """Operands with infinity in a row of op(A) and NaN in a column of op(B), and their product in IEEE arithmetic."""
     a, b, _, _ = scaled_integers(problem, 1, seed)
     op_a, op_b = (a.T if problem.trans_a else a), (b.T if problem.trans_b else b)
     op_a[problem.m // 2, problem.k - 1] = np.inf
@@ -319,7 +319,7 @@ _CODES = {"L": "Q", "i": "i", "I": "I", "f": "f", "d": "d", "V": "m"}
 
 
 def launch(function: Function, how: LaunchConfig, arguments: Sequence[np.generic], stream: int = 0) -> None:
-    """Put the function on a stream once."""
+    """Launch the function once on a stream."""
     codes = "".join(_CODES[argument.dtype.char] for argument in arguments)
     values = [argument.tobytes() if argument.dtype.char == "V" else argument.item() for argument in arguments]
     function.bound(how, codes)(stream, *values)
@@ -343,8 +343,8 @@ extern "C" __global__ void NAME(Elem* out)
 
 
 def places_read(problems: Sequence[Problem], configs: Sequence[Config], folder: Path) -> list[NDArray[np.int64]]:
-    """For each config of fragments the places in shared memory, as elements, at which each of 32 lanes reads A: shared
-    memory holds its own indices, in the text as it is emitted."""
+    """For each config, the indices in shared memory from which each of 32 lanes reads its fragments of A. A probe after
+    the emitted text fills shared memory with its own indices."""
     device, probes = HostDevice(), []
     for number, (problem, config) in enumerate(zip(problems, configs, strict=True)):
         source = render(problem, config, TYPICAL["host"], guarded(config, problem.dtype.value, problem.trans))

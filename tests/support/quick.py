@@ -1,5 +1,7 @@
-"""Ways to have kernels compiled for the host in less time: headers read once, little optimization, many at once; and a
-target of each architecture, for tests that care for no device."""
+"""Ways to compile kernels for the host in less time: precompiled headers, little optimization, many kernels in a text.
+
+TYPICAL has a target of each architecture, for tests that need no device.
+"""
 
 import os
 import shutil
@@ -28,22 +30,21 @@ _HOST = Target(
 )
 
 TYPICAL: dict[str, Target] = {name: _HOST if arch.is_host else typical(arch) for name, arch in ARCHES.items()}
-"""The typical device of each architecture by the name of that."""
+"""The typical device of each architecture, by the architecture's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuickCompiler(HostCompiler):
-    """Kernels that run for moments are compiled in half the time, or in a quarter under sanitizers.
+    """A compiler for kernels that run for moments. It takes half the time, or a quarter under sanitizers.
 
-    There undefined behaviour ends the process at once, without a word: what tells it takes a third of compiling.
+    Under sanitizers undefined behaviour ends the process without a message, as messages take a third of compiling.
     """
 
     sanitize: bool = False
-    """Whether addresses and undefined behaviour are checked; the process must have the sanitizer's library preloaded.
-    """
+    """Whether sanitizers check addresses and undefined behaviour. The process must have their library preloaded."""
     quick_headers: bool = False
-    """Under sanitizers the headers are optimized, the kernel is not: it takes longer to compile, and half the time to
-    run where most of it goes by in the headers' twins of what only a GPU has."""
+    """Whether the headers are optimized under sanitizers, but not the kernel. Compiling takes longer. Kernels that
+    spend most of their time in the headers' substitutes for instructions of a GPU run in half the time."""
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -53,15 +54,15 @@ class QuickCompiler(HostCompiler):
         return (*flags, *_sanitizing(), "-fsanitize-undefined-trap-on-error") if self.sanitize else flags
 
     def build(self, source: KernelSource, folder: str) -> Binary:
-        given = replace(source, code=_UNOPTIMIZED + source.code) if self.quick_headers else source
-        return HostCompiler.build(self, given, folder)
+        source = replace(source, code=_UNOPTIMIZED + source.code) if self.quick_headers else source
+        return HostCompiler.build(self, source, folder)
 
 
 _SANITIZED = ("-g0", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 _GCC_SANITIZED = ("-fsanitize-sections=tilewright_shared",)
-"""GCC leaves variables in a named section unchecked otherwise; clang has no such flag and checks bounds only."""
+"""Flag by which GCC checks variables in a named section too. Clang has no such flag and checks bounds only."""
 _FILLED = ("-ftrivial-auto-var-init=pattern",)
-"""Flag by which variables that were never set hold a large number, not a zero by chance. GCC has it from 12 on."""
+"""Flag by which variables that were never set hold a large number, not a zero by chance; GCC has it from 12 on."""
 
 
 def _sanitizing() -> tuple[str, ...]:
@@ -77,8 +78,8 @@ _UNOPTIMIZED = '#pragma GCC optimize("O0")\n#pragma clang optimize off\n'
 
 
 def replaced(source: KernelSource, old: str, new: str) -> KernelSource:
-    """The source with the first `old` in its text replaced, and in that of its preparation: what both say stands in
-    both. Fails where neither has it."""
+    """The source with the first `old` replaced in its text, and in the text of its preparation. Fails where neither
+    has it."""
     first = source.preparation
     assert old in source.code or (first and old in first.code), f"{old!r} is not in the text of {source.name}"
     if first and old in first.code:
@@ -94,45 +95,45 @@ def numbered(source: KernelSource, number: int) -> KernelSource:
 
 
 def together(sources: Sequence[KernelSource]) -> KernelSource:
-    """A text to compile for the host that holds them all, with all that makes them loadable."""
+    """One text for the host compiler with all these kernels and their preparations, ready to be loaded."""
     first = {each.preparation.name: each.preparation for each in sources if each.preparation}
-    every = enumerate((*first.values(), *sources))
-    spaces = (f"namespace planted_{place} {{\n{translation_unit(each)}\n}}\n" for place, each in every)
-    return KernelSource("planted", "".join(spaces).replace("__global__", ""))  # nothing is left to do
+    kernels = enumerate((*first.values(), *sources))
+    spaces = (f"namespace planted_{place} {{\n{translation_unit(each)}\n}}\n" for place, each in kernels)
+    return KernelSource("planted", "".join(spaces).replace("__global__", ""))  # without kernels to translate again
 
 
 _BINARIES: dict[tuple[str, str], Binary] = {}
-"""The modules that `compile_together` made in this process, by name and text of each kernel."""
+"""Modules that `compile_together` compiled in this process, by name and text of each kernel in them."""
 
 
-def compile_together(wanted: Iterable[tuple[Problem, Config | Fit]]) -> None:
-    """Compile what `prepare` will ask for on the host, or certain instances, as few texts: instances of a config share
-    its name, so that no two lie in one text."""
-    sources = {(source.name, source.code): source for source in (rendered(*each) for each in wanted)}
+def compile_together(instances: Iterable[tuple[Problem, Config | Fit]]) -> None:
+    """Compile the instances that `prepare` chooses on the host for configs, or given fits, as few texts. Instances of a
+    config have one name, so that no two of them are in one text."""
+    sources = {(source.name, source.code): source for source in (rendered(*each) for each in instances)}
     missing = [source for key, source in sources.items() if key not in _BINARIES]
     while missing:
-        some = list({source.name: source for source in missing}.values())
-        binary = compile_cached(QuickCompiler(), together(some))  # which other processes of the run find
-        _BINARIES.update({(source.name, source.code): binary for source in some})
-        missing = [source for source in missing if source not in some]
+        batch = list({source.name: source for source in missing}.values())
+        binary = compile_cached(QuickCompiler(), together(batch))  # other processes of the run find it in the cache
+        _BINARIES.update({(source.name, source.code): binary for source in batch})
+        missing = [source for source in missing if source not in batch]
 
 
 def rendered(problem: Problem, chosen: Config | Fit) -> KernelSource:
-    """The text of a config's instance for a problem, or of a certain one, on the host."""
+    """Source on the host of the instance that a config has for a problem, or of a given fit."""
     config, fit = (chosen.config, chosen) if isinstance(chosen, Fit) else (chosen, None)
     return render(problem, config, TYPICAL["host"], fit)
 
 
 def compiled(compiler: Compiler, source: KernelSource) -> Binary:
-    """In place of `compile_cached`: what was compiled together, else what the cache has."""
+    """Substitute for `compile_cached` that first looks among the kernels that were compiled together."""
     quick = _BINARIES.get((source.name, source.code)) if isinstance(compiler, HostCompiler) else None
     return quick or compile_cached(compiler, source)
 
 
 def precompiled(folder: Path) -> Path:
-    """A copy of the headers, and beside it what GCC takes for them wherever the flags agree; else it reads the copy.
+    """Folder with a copy of the headers, and precompiled headers that GCC uses where the flags agree.
 
-    Processes may ask for one folder at the same time. Other compilers, and none, get the headers as they are.
+    Several processes may call this with one folder at a time. Without GCC the result is the folder of the headers.
     """
     original = host_compiler._HEADERS
     try:
@@ -145,12 +146,12 @@ def precompiled(folder: Path) -> Path:
     with FileLock(f"{folder}.lock"):
         if not folder.exists():
             aside = Path(shutil.copytree(original, f"{folder}.{os.getpid()}"))
-            made = aside / "cuda_on_host.h.gch"  # a folder: GCC takes the file in it that fits
-            made.mkdir()
+            variants = aside / "cuda_on_host.h.gch"  # GCC takes the file in this folder that fits the flags
+            variants.mkdir()
             sanitized = QuickCompiler(sanitize=True), QuickCompiler(sanitize=True, quick_headers=True)
             for number, each in enumerate((HostCompiler(), QuickCompiler(), *sanitized)):
                 flags = [flag for flag in each.flags if flag not in ("-x", "c++", "-shared")]
-                files = [aside / "cuda_on_host.h", "-o", made / str(number)]
+                files = [aside / "cuda_on_host.h", "-o", variants / str(number)]
                 subprocess.run([*compiler, "-x", "c++-header", *flags, "-w", *files], check=True, timeout=60)
             aside.rename(folder)
     return folder

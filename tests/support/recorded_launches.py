@@ -1,6 +1,6 @@
-"""The launches of a product by the library and by functions of emitted files, recorded and never carried out.
+"""Launches of a product by the library and by functions of emitted files, recorded and not carried out.
 
-Emitted functions are compiled for the processor with fake_cuda for CUDA's runtime and without their kernels' texts.
+Emitted functions are compiled for the processor, with empty kernels, and with fake_cuda in place of CUDA's runtime.
 """
 
 import re
@@ -25,18 +25,18 @@ from tilewright.runtime.device.protocol import Binary, Launcher
 from tilewright.runtime.product.kernel import Kernel
 
 GPU = KNOWN["nvidia-h200"]
-"""The device of every launch, but for its number of SMs."""
+"""The device of every launch; only the number of SMs varies."""
 A, B, C, WORKSPACE = (1 << bit for bit in (40, 41, 42, 43))
-"""Addresses of the matrices and of the workspace of emitted functions: no memory is there."""
+"""Addresses of the matrices and of the workspace of emitted functions; no memory is there."""
 _BUFFER, _BUFFER_STEP = 1 << 50, 1 << 44
 """Address of the first buffer that the library allocates, and bytes from one buffer to the next."""
 _LINE_BYTES = 256
-"""The parts of an emitted function's workspace begin at multiples of this many bytes."""
+"""Alignment in bytes of the parts of an emitted function's workspace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """One launch."""
+    """One launch of a kernel."""
 
     kernel: str
     grid: tuple[int, ...]
@@ -45,19 +45,19 @@ class Launched:
     codes: str
     """Types of the arguments, as `ParameterBlock` has them."""
     arguments: tuple[str, ...]
-    """Values of the arguments, tensor maps left out; addresses are those of the emitted function."""
+    """Values of the arguments, without tensor maps; addresses are those of the emitted function."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work of one product."""
+    """The workspace and the launches of one product."""
 
     config: str
     """Text of the config."""
     workspace_bytes: int
-    """Smallest workspace with which an emitted function does it."""
+    """Bytes of the smallest workspace with which an emitted function computes the product."""
     clears: int
-    """How often an emitted function clears counters, which it does where the workspace has too few at its start."""
+    """Number of times that an emitted function clears counters: where the workspace begins with too few of them."""
     launches: tuple[Launched, ...]
 
 
@@ -84,26 +84,27 @@ class _Recorder(HostDevice):
         return SimpleNamespace(pointer=_BUFFER + _BUFFER_STEP * (len(self.allocated) - 1), nbytes=nbytes)
 
     def zero(self, buffer: Any, nbytes: int, stream: int) -> None:
-        """Nothing is cleared, as no memory is there."""
+        """Clear nothing, as no memory is there."""
 
 
 @cache
 def _source(fit: Fit, dtype: DType, trans: str) -> KernelSource:
-    """The text of an instance, which is the same for every size."""
+    """Source of an instance, which is the same for every size."""
     return render(Problem.parse("1", dtype, trans), fit.config, GPU, fit)
 
 
 def by_library(problem: Problem, fit: Fit, sm_count: int, counters_first: bool) -> Work:
     """The work of a `Kernel` on a device of `sm_count` SMs.
 
-    Its buffers are placed as an emitted function divides its workspace: COUNTER_BYTES of counters where any kernel of
-    the bundle needs some, which `counters_first` says; then counters, if those are too few; partial tiles; copies.
+    Addresses in buffers are translated to addresses in the workspace of an emitted function. This begins with
+    COUNTER_BYTES of counters where a kernel of the bundle needs counters, as `counters_first` says. Then come more
+    counters, if those are too few, partial tiles, and copies.
     """
     gpu, config = _Recorder(sm_count), fit.config
     kernel = Kernel(gpu, problem, fit, _source(fit, problem.dtype, problem.trans), Binary(b""))
     lds = (max(1, cols) for _, cols in (problem.stored_a, problem.stored_b, (problem.m, problem.n)))
     kernel.laid(*lds)(0, False, A, B, C, 1.0, 1.0)
-    buffers = gpu.allocated  # partial tiles first and counters last where it has a workspace, and copies between
+    buffers = gpu.allocated  # partial tiles, copies, counters; only a kernel with a workspace has tiles and counters
     counters = buffers[-1] if config.has_workspace else 0
     assert counters == 4 * config.counters(problem, sm_count)
     partial_tiles = buffers[0] if config.has_workspace else 0
@@ -113,7 +114,8 @@ def by_library(problem: Problem, fit: Fit, sm_count: int, counters_first: bool) 
     counters_at = WORKSPACE + (COUNTER_BYTES if own_counters else 0)
     tiles_at = WORKSPACE + (COUNTER_BYTES if counters_first else 0) + own_counters
     copies_at = tiles_at + _lines(partial_tiles)
-    copied = copies - PACKED_BYTES if any(config.packs) else _lines(copies)  # packed copies are aligned by hand
+    # Buffers of packed copies have PACKED_BYTES more, for their alignment.
+    copied = copies - PACKED_BYTES if any(config.packs) else _lines(copies)
 
     def placed(address: int) -> int:
         buffer, offset = divmod(address - _BUFFER, _BUFFER_STEP)
@@ -150,12 +152,12 @@ class Question:
     sm_count: int
     """SMs of the device."""
     expected: Work
-    """The work as the library does it, which tells the types of arguments."""
+    """The work as the library does it, which has the types of the arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The work of a bundle, and what it says of it beforehand."""
+    """The work of a bundle, and the workspace that its functions announce."""
 
     status: int
     """Status of the call, 0 for success."""
@@ -163,7 +165,7 @@ class Answer:
     workspace_size: int
     """Bytes that the function `_workspace_size` returns."""
     described_bytes: int
-    """Bytes that the function `_describe` tells."""
+    """Bytes of workspace in the description by the function `_describe`."""
 
 
 _KERNELS = re.compile(
@@ -187,9 +189,9 @@ std::string launches;            // as text
 template <typename T>
 std::string text(const char* format, const void* argument)
 {
-    char found[40];
-    snprintf(found, sizeof found, format, *static_cast<const T*>(argument));
-    return found;
+    char value[40];
+    snprintf(value, sizeof value, format, *static_cast<const T*>(argument));
+    return value;
 }
 
 std::string text(char code, const void* argument)
@@ -201,9 +203,9 @@ std::string text(char code, const void* argument)
     return code == 'f' ? text<float>("%g", argument) : text<double>("%g", argument);
 }
 
-struct Known { const void* function; const char* name; unsigned cluster; };
+struct Kernel { const void* function; const char* name; unsigned cluster; };
 
-void know(const Known& kernel)
+void add(const Kernel& kernel)
 {
     const std::string name = kernel.name;
     fake::kernels[kernel.function] = {kernel.cluster, [name](const cudaLaunchConfig_t& how, void** arguments) {
@@ -265,10 +267,10 @@ void answer(
 _MAIN = r"""
 int main()
 {
-    static const Known known[] = {
+    static const Kernel kernels[] = {
 @kernels@
     };
-    for (const Known& kernel : known) know(kernel);
+    for (const Kernel& kernel : kernels) add(kernel);
     const int sm_counts[] = {@sm_counts@};
     fake::static_smem = 0;
     fake::devices = sizeof sm_counts / sizeof sm_counts[0];
@@ -294,16 +296,16 @@ int main()
 
 
 def by_bundles(bundles: Mapping[str, Sequence[Served]], questions: Sequence[Question], folder: Path) -> list[Answer]:
-    """The work of bundles, which one program holds, for some products."""
+    """Answers of bundles, which one program holds, to questions."""
     sm_counts = list(dict.fromkeys(each.sm_count for each in questions))
     products: list[tuple[str, DType, str]] = []
     units, kernels, inits, cases = list[str](), list[str](), list[str](), list[str]()
     for name, served in bundles.items():
         files = dict(emit(served, name).files)
         (folder / f"{name}.h").write_text(files[f"{name}.h"])
-        unit, known = _without_kernels(files[f"{name}.cu"], f"{name}_impl")
+        unit, rows = _without_kernels(files[f"{name}.cu"], f"{name}_impl")
         units.append(unit)
-        kernels += known
+        kernels += rows
         inits.append(f"        if ({name}_init()) return 1;")
         functions = re.findall(r"size_t (\w+)_workspace_size\(", files[f"{name}.h"])
         kinds = dict.fromkeys((each.problem.dtype, each.problem.trans) for each in served)
@@ -321,29 +323,29 @@ def by_bundles(bundles: Mapping[str, Sequence[Served]], questions: Sequence[Ques
     command = [str(COMPILER), "-std=c++20", "-O0", "-w", f"-I{FAKE}", f"-I{HEADERS}", f"-I{folder}"]
     done = subprocess.run([*command, str(source), "-o", str(program)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:4000]
-    asked = []
+    queries = []
     for each in questions:
         product = products.index((each.bundle, each.problem.dtype, each.problem.trans))
         sizes = f"{each.problem.m} {each.problem.n} {each.problem.k} {each.expected.workspace_bytes}"
         types = ",".join(launched.codes for launched in each.expected.launches)
-        asked.append(f"{product} {sm_counts.index(each.sm_count)} {sizes} {types}\n")
-    done = subprocess.run([program], input="".join(asked), capture_output=True, text=True, check=False)
+        queries.append(f"{product} {sm_counts.index(each.sm_count)} {sizes} {types}\n")
+    done = subprocess.run([program], input="".join(queries), capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.returncode, done.stdout[-2000:], done.stderr[-2000:])
     return [_answer(line) for line in done.stdout.splitlines()]
 
 
 def _without_kernels(text: str, namespace: str) -> tuple[str, list[str]]:
-    """The text of a bundle's functions with empty kernels, and a row of `Known` for each of these."""
+    """The text of a bundle's functions with empty kernels, and the text of a `Kernel` for each of these."""
     rows = list[str]()
 
-    def emptied(found: re.Match[str]) -> str:
-        kernels = kernels_in(found[0])
+    def emptied(match: re.Match[str]) -> str:
+        kernels = kernels_in(match[0])
         for kernel, cluster in kernels:
             name = kernel.partition("<")[0]
-            rows.append(f'{{(const void*){namespace}::{found[1]}::{kernel}, "{name}", {cluster}}},')
+            rows.append(f'{{(const void*){namespace}::{match[1]}::{kernel}, "{name}", {cluster}}},')
         heads = dict.fromkeys(("template <auto...> " if "<" in k else "", k.partition("<")[0]) for k, _ in kernels)
         empty = "".join(f"{template}void {kernel}() {{}}\n" for template, kernel in heads)
-        return f"namespace {namespace}::{found[1]} {{\n{empty}{found[2]}"
+        return f"namespace {namespace}::{match[1]} {{\n{empty}{match[2]}"
 
     return _KERNELS.sub(emptied, text), rows
 

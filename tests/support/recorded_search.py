@@ -1,11 +1,11 @@
-"""Searches of two recordings: how many evaluations each needs until it is within 5% and 1% of the recorded optimum.
+"""Searches of two recordings: evaluations that each needs until it is within 5% and 1% of the recorded optimum.
 
     python tests/support/recorded_search.py
 
-measures the figures again and writes them, for a change that is meant to move them. Both recordings are whole spaces,
+measures the figures again and writes them, for a change that is meant to alter them. Both recordings are whole spaces,
 from benchmarks/results/nvidia-h200/recordings. One is square, and its first guesses hold the optimum; the other is
-narrow, has one family more, and its first guesses end within 5%. Both are older than most configs that are predicted
-or recorded for their shapes, so nearly all of the first guesses are the device model's.
+narrow, has one family more, and its first guesses end within 5%. Both recordings are older than most configs that are
+predicted or recorded for their shapes, so that nearly all of the first guesses come from the device model.
 """
 
 import json
@@ -32,22 +32,22 @@ FIGURES = Path(__file__).parents[1] / "data" / "search" / "figures.json"
 DEVICE = KNOWN["nvidia-h200"]
 """The device of all recordings."""
 BUDGET = 200
-"""Evaluations of a run; a run that misses a target counts with all of them."""
+"""Number of evaluations of a run; a run that misses a target counts with all of them."""
 SEEDS = 12
-"""Runs of a method, each with another seed."""
+"""Number of runs of a method, each with another seed."""
 FIRST_GUESSES = "gp first guesses"
-"""The method that runs as `tune` does, and ends with the first guesses."""
+"""The method that tries the first guesses of `tune` and ends with them."""
 AFTER_HALF = "gp after half of the first guesses"
-"""The method that goes on after the first guesses. Each seed draws a half of them, because after the whole list all
-runs are the same."""
+"""The method that searches after the first guesses. Each seed draws half of them, because after the whole list all runs
+are equal."""
 METHODS = (FIRST_GUESSES, "gp", AFTER_HALF, "tpe", "random")
-"""Methods that are measured; the first word is the sampler."""
+"""Methods that are measured. The first word of each names the sampler."""
 VERSIONS = ("numpy", "optuna")
 """Packages whose versions decide the random numbers and TPE's suggestions."""
 
 
 def figures(name: str, method: str) -> dict[str, dict[str, float]]:
-    """Median and mean of the evaluations to each target, over the seeds."""
+    """Median and mean over the seeds of the evaluations to each target."""
     script = _script()
     row = script["Row"](name, method, tuple(_curves(name, method)), 0.0).summary()
     measured = {}
@@ -69,14 +69,14 @@ def _script() -> dict[str, Any]:
 
 def _curves(name: str, method: str) -> Iterator[Any]:
     script, guesses = _script(), _guesses(name)
-    run = partial(script["our_run"], method.partition(" ")[0], _case(name), enough=max(script["TARGETS"]))
+    run = partial(script["our_run"], method.partition(" ")[0], _case(name), stop_share=max(script["TARGETS"]))
     seeds = range(script["FIRST_SEED"], script["FIRST_SEED"] + SEEDS)
     if method == FIRST_GUESSES:
-        yield run(len(guesses), seeds[0], first=guesses)
+        yield run(len(guesses), seeds[0], first_points=guesses)
     elif method == AFTER_HALF:
         for seed in seeds:
             drawn = np.random.default_rng(seed).random(len(guesses)) < 0.5
-            yield run(BUDGET, seed, first=[point for point, half in zip(guesses, drawn) if half])
+            yield run(BUDGET, seed, first_points=[point for point, half in zip(guesses, drawn) if half])
     else:
         for seed in seeds:
             yield run(BUDGET, seed)
@@ -91,7 +91,7 @@ def _case(name: str) -> Any:
 
 @cache
 def _guesses(name: str) -> tuple[Point, ...]:
-    """The points that `tune` tries first. Records play no part: their configs are newer than the recordings."""
+    """Points that `tune` tries first, without those of records, whose configs are newer than the recordings."""
     recording = _case(name).recording
     points = {config_of(recording.values(point)): point for point in recording.entries}
     ordered = Forecast(recording.problem, DEVICE).ordered(tuple(points))
@@ -99,7 +99,7 @@ def _guesses(name: str) -> tuple[Point, ...]:
 
 
 def main() -> None:
-    """Write the figures."""
+    """Measure the figures and write them to their file."""
     measured = {name: {method: figures(name, method) for method in METHODS} for name in NAMES}
     FIGURES.write_text(json.dumps({"versions": versions(), "figures": measured}, indent=1) + "\n")
 

@@ -27,26 +27,26 @@ def on(arch: str) -> DeviceInfo:
 
 @lru_cache(maxsize=64)
 def searched(problem: Problem, info: DeviceInfo) -> tuple[Config, ...]:
-    """All that a search of the shipped spaces may try for a problem where nothing is stored."""
+    """Configs that a search of the shipped spaces may try for a problem without records."""
     likely = [choice.config for choice in shortlist(problem, info, (), ENTRIES)]
     return candidates(Forecast(problem, info), read_spaces(None), likely, likely).configs
 
 
 @lru_cache(maxsize=64)
 def sampled(family: str, arch: str) -> tuple[Config, ...]:
-    """Every config of a family that searches may try for some products of each type and accuracy."""
-    info, found = TYPICAL[arch], dict[Config, None]()
+    """Configs of a family that searches may try for some products of each type and accuracy."""
+    info, configs = TYPICAL[arch], dict[Config, None]()
     assert isinstance(info, DeviceInfo)
     kinds = [(DType.DOUBLE, Grade.IEEE), *((DType.FLOAT, grade) for grade in Grade)]
     for number, shape in enumerate(_SHAPES):
         for dtype, grade in kinds:
             problem = Problem.parse(shape, dtype, ("nn", "nt", "tn")[number % 3], grade)
-            found |= dict.fromkeys(config for config in searched(problem, info) if config.family == family)
-    return tuple(found)
+            configs |= dict.fromkeys(config for config in searched(problem, info) if config.family == family)
+    return tuple(configs)
 
 
 def tried(problem: Problem, arch: str = "sm_90a", family: str = "simt", **values: tuple[Value, ...]) -> list[Config]:
-    """The configs of a family that searches may try and that can run a problem, with some values of parameters if
-    these are given."""
-    known = (config for config in sampled(family, arch) if serves(config, problem, TYPICAL[arch]))
-    return [config for config in known if all(config.get(name) in some for name, some in values.items())]
+    """Configs of a family that searches may try and that serve a problem. `values` restricts parameters to some of
+    their values."""
+    configs = (config for config in sampled(family, arch) if serves(config, problem, TYPICAL[arch]))
+    return [config for config in configs if all(config.get(name) in allowed for name, allowed in values.items())]

@@ -1,4 +1,4 @@
-"""Records to store, and where a store puts them."""
+"""Records for tests of stores, and the paths of a store's files."""
 
 import json
 from functools import cache
@@ -39,7 +39,7 @@ def make(median_us: float, problem: Problem = PROBLEM, config: Config = CONFIGS[
 
 
 def unranked(problem: Problem, info: DeviceInfo, records: tuple[Record, ...]) -> None:
-    """A ranking that finds nothing."""
+    """A ranking without a result."""
 
 
 def path_of(store: Store, problem: Problem = PROBLEM, device: str = DEVICE) -> Path:
@@ -48,14 +48,14 @@ def path_of(store: Store, problem: Problem = PROBLEM, device: str = DEVICE) -> P
 
 @cache
 def shipped() -> dict[str, Record]:
-    """The records that ship, by device and problem: `nvidia-h200/64x64x64 float nn`."""
+    """Shipped records by device and problem: `nvidia-h200/64x64x64 float nn`."""
     files = (resources.files(configs) / "tuned").iterdir()
     records = [of_line(line) for file in files for line in file.read_bytes().splitlines()]
     return dict(sorted((f"{record.device}/{record.problem}", record) for record in records))
 
 
 def ship(store: Store, record: Record, device: str = DEVICE) -> Path:
-    """Add a record to those that ship for a device."""
+    """Add a record to the shipped records of a device."""
     path = store.root.parent / "shipped" / f"{device}.jsonl"
     path.parent.mkdir(exist_ok=True)
     with path.open("ab") as file:
@@ -64,5 +64,6 @@ def ship(store: Store, record: Record, device: str = DEVICE) -> Path:
 
 
 def signed(document: dict[str, Any]) -> bytes:
+    """The document with its checksum, as JSON."""
     document.pop("checksum", None)
     return json.dumps({**document, "checksum": record_json._sha256(document)}).encode()

@@ -1,4 +1,4 @@
-"""Functions of `torch.autograd` and `torch.func` applied to a product, to be compared with the same of `torch.mm`."""
+"""Functions of `torch.autograd` and `torch.func` that are applied to a product and, to compare, to `torch.mm`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from torch.func import functionalize, grad, jacfwd, jacrev, jvp, linearize, vjp
 
 
 @dataclass(frozen=True)
-class Given:
+class Inputs:
     """The arguments of a function of a product."""
 
     a: Any
@@ -35,40 +35,40 @@ class Given:
         ]  # fmt: skip
 
 
-Function = Callable[[Any, Given], Any]
-"""A function of torch that is applied to a product and its arguments."""
+Function = Callable[[Any, Inputs], Any]
+"""A function that applies torch to a product and its arguments."""
 
 
 def cubes(product: Any) -> Callable[[Any, Any], Any]:
-    """A function to numbers whose second derivatives differ from 0."""
+    """A function whose results are numbers and whose second derivatives differ from 0."""
     return lambda a, b: product(a, b).pow(3).sum()
 
 
-def of_transposes(product: Any, x: Given) -> Any:
+def of_transposes(product: Any, x: Inputs) -> Any:
     a, b = x.tracked()
     left, right = (each.detach().t().contiguous().requires_grad_() for each in (a, b))
     return torch.autograd.grad(product(left.t(), right.t()), (left, right), x.grads, is_grads_batched=True)
 
 
-def with_graph(product: Any, x: Given) -> Any:
+def with_graph(product: Any, x: Inputs) -> Any:
     a, b = x.tracked()
     batched = torch.autograd.grad(product(a, b), (a, b), x.grads, is_grads_batched=True, create_graph=True)
     return batched, torch.autograd.grad(sum(each.pow(3).sum() for each in batched), (a, b))
 
 
-def of_a_gradient(product: Any, x: Given) -> Any:
+def of_a_gradient(product: Any, x: Inputs) -> Any:
     a, b = x.tracked()
     (of_a,) = torch.autograd.grad(product(a, b), a, x.grads[0], create_graph=True)
     return torch.autograd.grad(of_a, b, torch.ones(6, 3, 4).to(x.a), is_grads_batched=True)
 
 
-def of_a_jacobian(product: Any, x: Given) -> Any:
+def of_a_jacobian(product: Any, x: Inputs) -> Any:
     a, b = x.tracked()
     jacobians = jacobian(product, (a, b), create_graph=True, vectorize=True)
     return torch.autograd.grad(sum(each.pow(2).sum() for each in jacobians), (a, b))
 
 
-def compiled_gradient(product: Any, x: Given) -> Any:
+def compiled_gradient(product: Any, x: Inputs) -> Any:
     a, b = x.tracked()
     result = torch.compile(product, backend="aot_eager")(a, b)
     return torch.autograd.grad(result, (a, b), x.grads, is_grads_batched=True)
@@ -76,7 +76,7 @@ def compiled_gradient(product: Any, x: Given) -> Any:
 
 BATCHED: dict[str, Function] = {
     "grad": lambda product, x: torch.autograd.grad(
-        product(*(given := x.tracked())), given, x.grads, is_grads_batched=True
+        product(*(inputs := x.tracked())), inputs, x.grads, is_grads_batched=True
     ),
     "of transposes": of_transposes,
     "with a graph": with_graph,
@@ -90,10 +90,10 @@ BATCHED: dict[str, Function] = {
         cubes(product), (x.a, x.b), vectorize=True, outer_jacobian_strategy="forward-mode"
     ),
 }
-"""Batched gradients of `torch.autograd` by what asks for them."""
+"""Functions of `torch.autograd` that take batched gradients, by name."""
 
 
-def mapped_along_all(product: Any, x: Given) -> Any:
+def mapped_along_all(product: Any, x: Inputs) -> Any:
     results = []
     for of_a, of_b in ((0, 0), (1, -1), (2, 1), (-1, None), (1, None), (None, 1), (None, 2)):
         a = x.a if of_a is None else x.stack_a.movedim(0, of_a)
@@ -102,7 +102,7 @@ def mapped_along_all(product: Any, x: Given) -> Any:
     return results
 
 
-def mapped_with_random_numbers(product: Any, x: Given) -> Any:
+def mapped_with_random_numbers(product: Any, x: Inputs) -> Any:
     def noisy(a: Any) -> Any:
         return product(a, torch.randn(4, 2, dtype=a.dtype, device=a.device))
 
@@ -113,7 +113,7 @@ def mapped_with_random_numbers(product: Any, x: Given) -> Any:
     return results
 
 
-def mapped_twice(product: Any, x: Given) -> Any:
+def mapped_twice(product: Any, x: Inputs) -> Any:
     once = torch.vmap(product, (0, None))
     pairs = x.stack_a.expand(2, 5, 3, 4), x.stack_b.expand(2, 5, 4, 2)
     return [
@@ -125,7 +125,7 @@ def mapped_twice(product: Any, x: Given) -> Any:
     ]
 
 
-def mapped_empty(product: Any, x: Given) -> Any:
+def mapped_empty(product: Any, x: Inputs) -> Any:
     def like(*shape: int) -> Any:
         return x.a.new_zeros(shape)
 
@@ -136,7 +136,7 @@ def mapped_empty(product: Any, x: Given) -> Any:
     return [torch.vmap(product, dims)(a, b) for dims, a, b in stacks]
 
 
-def in_place(product: Any, x: Given) -> Any:
+def in_place(product: Any, x: Inputs) -> Any:
     def function(a: Any, b: Any) -> Any:
         result = product(a, b)
         result.add_(1)
@@ -152,8 +152,8 @@ def in_place(product: Any, x: Given) -> Any:
     return [*results, constant]
 
 
-def captured(product: Any, x: Given) -> Any:
-    """Gradients of what a function takes from outside of its transform."""
+def captured(product: Any, x: Inputs) -> Any:
+    """Gradients with respect to a value that a transformed function captures."""
     a, b = x.tracked()
     inner = grad(lambda left: product(left, b).pow(3).sum())(x.a)
     outer = vjp(lambda scale: product(a, b) * scale, x.grads[0])[0]
@@ -161,15 +161,15 @@ def captured(product: Any, x: Given) -> Any:
     return [torch.autograd.grad(each.sum(), b, retain_graph=True) for each in (inner, outer, stacked)]
 
 
-def after_its_end(product: Any, x: Given) -> Any:
-    """A pullback that is called, and differentiated, once its transform has ended."""
+def after_its_end(product: Any, x: Inputs) -> Any:
+    """A pullback that is called and differentiated after its transform has ended."""
     b, cotangent = x.b.clone().requires_grad_(), x.grads[0].clone().requires_grad_()
     _, pullback = vjp(lambda a: product(a, b), x.a)
     (result,) = pullback(cotangent)
     return result, torch.autograd.grad(result.square().sum(), (b, cotangent))
 
 
-def gradients_turned_off(product: Any, x: Given) -> Any:
+def gradients_turned_off(product: Any, x: Inputs) -> Any:
     def constant(a: Any) -> Any:
         with torch.no_grad():
             result = product(a, x.b)
@@ -187,7 +187,7 @@ def gradients_turned_off(product: Any, x: Given) -> Any:
     return grad(constant)(x.a), grad(pushed)(x.a), jvp(without_tangent, (x.a,), (x.a,)), twice
 
 
-def functionalized(product: Any, x: Given) -> Any:
+def functionalized(product: Any, x: Inputs) -> Any:
     def function(a: Any, b: Any) -> Any:
         return product(a, b).add_(1)
 

@@ -1,11 +1,10 @@
-"""Variants of a family drawn from what searches try, each checked on products whose tiles are cut off: run as a program
-beneath compute-sanitizer, on an NVIDIA GPU.
+"""Check drawn variants of a family on products of partial tiles: a program to run under compute-sanitizer on a GPU.
 
     python tests/support/watched.py wgmma 30
     compute-sanitizer --tool racecheck --error-exitcode 99 python tests/support/watched.py wgmma 30
 
-Compiled kernels come from the cache, so that a first run without the sanitizer compiles for those with it. Products
-with alpha and beta, all transposes in turn.
+Compiled kernels come from the cache, so that a first run without the sanitizer compiles for the runs with it. Variants
+take the transposes in turn.
 """
 
 import itertools
@@ -28,18 +27,18 @@ from tilewright.tuner.choose.choice import carried
 from variants import dtypes
 
 SHAPES = (200, 132, 520), (65, 190, 301), (131, 97, 260)
-"""Beyond one tile and not whole ones: multiples of 4, and odd sizes."""
+"""Shapes of more than one tile, the last of which is partial: with multiples of 4, and with odd sizes."""
 TRANS = "nn", "nt", "tn", "tt"
 
 
 def drawn(name: str, count: int, arch: str = "sm_90a") -> list[tuple[Problem, Config]]:
-    """Variants, each with the product that it is run for; each accuracy that the family keeps has its share."""
+    """Variants, each with the product for which it runs. Each grade that the family serves has an equal share."""
     dtype = dtypes(family_named(name))[-1]
     kinds = itertools.cycle(itertools.product(TRANS, SHAPES))
     listed = sampled(name, arch)
     grades = [grade for grade in Grade if dtype is DType.FLOAT or grade is Grade.IEEE]
     shares: list[list[Config]] = [[config for config in listed if config.accuracy is grade] for grade in grades]
-    shares, found = [share for share in shares if share], []
+    shares, pairs = [share for share in shares if share], []
     for share in shares:
         random.Random(1).shuffle(share)
     for config in itertools.chain.from_iterable(zip(*shares, strict=False)):
@@ -47,14 +46,14 @@ def drawn(name: str, count: int, arch: str = "sm_90a") -> list[tuple[Problem, Co
         problem = Problem.parse("x".join(map(str, shape)), dtype, trans, config.accuracy)
         served = carried(config, problem, TYPICAL[arch])
         if served is not None:
-            found.append((problem, served))
-        if len(found) == count:
+            pairs.append((problem, served))
+        if len(pairs) == count:
             break
-    return found
+    return pairs
 
 
 def main(name: str, count: int) -> int:
-    """How many are wrong; each is told."""
+    """Check the variants, and print the wrong ones. Returns their number."""
     device = open_device(choose("cuda"))
     listed, wrong = drawn(name, count, device.info.arch.name), 0
     with device.entered():

@@ -50,12 +50,12 @@ def tracked() -> list[File]:
 
 
 def megabytes(files: Iterable[File]) -> float:
-    """Size of all files together."""
+    """Total size of the files."""
     return sum(file.size for file in files) / 1e6
 
 
 def code_lines(text: str) -> int:
-    """Lines of a Python text that hold code: neither blank, nor only a comment, nor a string that stands by itself."""
+    """Number of lines of code in a Python text: not blank, not only a comment, not a string that stands by itself."""
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     lines = {line for each in tokens if each.type not in _NO_CODE for line in range(each.start[0], each.end[0] + 1)}
     for node in ast.walk(ast.parse(text)):
@@ -65,7 +65,7 @@ def code_lines(text: str) -> int:
 
 
 def lines(files: Iterable[File]) -> dict[str, int]:
-    """Lines of each kind of text: of the product only those with code, else all."""
+    """Number of lines of each kind of text, for the product only lines of code."""
     counts = dict.fromkeys(("code of the product", "templates", "goldens", "tests", "docs"), 0)
     for file in files:
         if file.top in PRODUCT and file.name.endswith(".py"):

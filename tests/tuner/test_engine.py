@@ -1,4 +1,4 @@
-"""The parts of a run: candidates, guesses, machine code told apart, recording, replay."""
+"""The parts of a run: candidates, first guesses, equal machine code, duels, recordings and replays."""
 
 import math
 import re
@@ -62,37 +62,37 @@ class Counting(Progress):
 def test_candidates_are_what_the_constraints_allow_and_every_rejection_has_a_reason(shape: str) -> None:
     problem = Problem.parse(shape)
     spaces = tuple(choices for choices in read_spaces() if choices.family in ("naive", "tiled"))
-    found = candidates(Forecast(problem, INFO), spaces)
-    everything = sum(math.prod(len(values) for values in choices.on(INFO).values()) for choices in spaces)
-    assert len(found.configs) + sum(count for _, count in found.pruned) == everything
-    assert len(set(found.configs)) == len(found.configs)
-    assert all(serves(config, problem, INFO) for config in found.configs)
-    assert all(reason and count > 0 for reason, count in found.pruned)
-    for config, point in [*zip(found.configs, found.space.points, strict=True)][::37]:
-        assert config_of(dict(found.space.values(point))) == config
+    listed = candidates(Forecast(problem, INFO), spaces)
+    combinations = sum(math.prod(len(values) for values in choices.on(INFO).values()) for choices in spaces)
+    assert len(listed.configs) + sum(count for _, count in listed.pruned) == combinations
+    assert len(set(listed.configs)) == len(listed.configs)
+    assert all(serves(config, problem, INFO) for config in listed.configs)
+    assert all(reason and count > 0 for reason, count in listed.pruned)
+    for config, point in [*zip(listed.configs, listed.space.points, strict=True)][::37]:
+        assert config_of(dict(listed.space.values(point))) == config
 
 
 # First guesses
 
 
-def plan_of(info: DeviceInfo, problem: Problem, shelf: Store, sampler: str = "random") -> Plan:
+def plan_of(info: DeviceInfo, problem: Problem, store: Store, sampler: str = "random") -> Plan:
     """The plan of a search where no space is named."""
-    return planned(problem, info, shelf, (), (), None, sampler, 0, 5)
+    return planned(problem, info, store, (), (), None, sampler, 0, 5)
 
 
-def order_of(info: DeviceInfo, problem: Problem, shelf: Store, sampler: str = "random") -> list[Config]:
-    """The configs that a sampler which was told nothing asks for, in order."""
-    search = plan_of(info, problem, shelf, sampler).search
-    asked = [search.ask() for _ in range(GUESSES)]
+def order_of(info: DeviceInfo, problem: Problem, store: Store, sampler: str = "random") -> list[Config]:
+    """The first configs that a sampler without outcomes chooses, in order."""
+    search = plan_of(info, problem, store, sampler).search
+    configs = [search.ask() for _ in range(GUESSES)]
     search.close()
-    return [config for config in asked if config is not None]
+    return [config for config in configs if config is not None]
 
 
 @pytest.mark.parametrize("sampler", ["random", "local"])
 def test_a_search_begins_with_the_shortlist_in_turn_with_its_kinds(sampler: str, tmp_path: Path) -> None:
-    problem, shelf = Problem(2048, 2048, 2048), Store(tmp_path)
-    ranked = [choice.config for choice in shortlist(problem, INFO, tuple(shelf.records()), ENTRIES)]
-    begin = order_of(INFO, problem, shelf, sampler)
+    problem, store = Problem(2048, 2048, 2048), Store(tmp_path)
+    ranked = [choice.config for choice in shortlist(problem, INFO, tuple(store.records()), ENTRIES)]
+    begin = order_of(INFO, problem, store, sampler)
     assert len(set(begin)) == len(begin) == GUESSES
     assert begin[0] == ranked[0]
     assert {config.family for config in begin[:8]} == {config.family for config in ranked}
@@ -101,25 +101,25 @@ def test_a_search_begins_with_the_shortlist_in_turn_with_its_kinds(sampler: str,
 
 
 def test_a_search_of_listed_variants_may_go_on_to_neighbours(tmp_path: Path) -> None:
-    problem, shelf = Problem(2048, 2048, 2048), Store(tmp_path)
-    every = plan_of(INFO, problem, shelf).listed
-    assert every is not None
-    ranked = [choice.config for choice in shortlist(problem, INFO, tuple(shelf.records()), ENTRIES)]
-    assert set(ranked) <= every
+    problem, store = Problem(2048, 2048, 2048), Store(tmp_path)
+    listed = plan_of(INFO, problem, store).listed
+    assert listed is not None
+    ranked = [choice.config for choice in shortlist(problem, INFO, tuple(store.records()), ENTRIES)]
+    assert set(ranked) <= listed
     values = {choices.family: choices.on(INFO) for choices in read_spaces()}
     first = next(config for config in ranked if config.family == "simt")
-    beside = neighbours(first, Forecast(problem, INFO), values["simt"])
-    assert beside
-    assert set(beside) <= every
-    assert not set(beside) <= set(ranked)
+    adjacent = neighbours(first, Forecast(problem, INFO), values["simt"])
+    assert adjacent
+    assert set(adjacent) <= listed
+    assert not set(adjacent) <= set(ranked)
 
 
-def test_a_search_of_the_processor_begins_with_what_its_model_puts_first(tmp_path: Path) -> None:
+def test_a_search_for_the_processor_begins_with_the_fastest_of_its_model(tmp_path: Path) -> None:
     info = choose("host")
-    every = plan_of(info, PROBLEM, Store(tmp_path)).listed
-    assert every is not None
+    listed = plan_of(info, PROBLEM, Store(tmp_path)).listed
+    assert listed is not None
     begin = order_of(info, PROBLEM, Store(tmp_path))
-    times = {config: host_us(PROBLEM, config) for config in every}
+    times = {config: host_us(PROBLEM, config) for config in listed}
     assert min(times, key=lambda config: (times[config], config.canonical)) in begin[:12]
     assert {config.family for config in begin[:8]} >= {"naive", "tiled", "simt", "skinny"}
 
@@ -132,33 +132,35 @@ def test_a_sampler_that_grows_its_search_has_no_list_and_takes_no_spaces(tmp_pat
     text = f"sampler local searches all values of the families' parameters, and spaces is {str(spaces)!r}: leave spaces"
     with pytest.raises(ConfigError, match=re.escape(text)):
         planned(PROBLEM, INFO, Store(tmp_path), (), (), spaces, "local", 0, 5)
-    for named, folder, taken in ((None, None, "local"), (None, spaces, "gp"), ("random", spaces, "random")):
-        plan = planned(PROBLEM, INFO, Store(tmp_path), (), (), folder, named, 0, 5)
+    for sampler, folder, expected in ((None, None, "local"), (None, spaces, "gp"), ("random", spaces, "random")):
+        plan = planned(PROBLEM, INFO, Store(tmp_path), (), (), folder, sampler, 0, 5)
         plan.search.close()
-        assert plan.sampler == taken
-        assert (plan.listed is None) == (taken == "local")
+        assert plan.sampler == expected
+        assert (plan.listed is None) == (expected == "local")
 
 
-def test_variants_that_a_user_names_are_asked_in_their_order_beside_what_the_library_would_run(tmp_path: Path) -> None:
-    shelf, named = Store(tmp_path), tuple(map(variant, ("tiled:16", "tiled:8")))
+def test_variants_that_a_user_names_are_tried_in_their_order_and_then_those_that_the_library_would_run(
+    tmp_path: Path,
+) -> None:
+    store, named = Store(tmp_path), tuple(map(variant, ("tiled:16", "tiled:8")))
     own = variant("simt:64x48x8,thread=4x4")
-    shelf.keep(make(1.0, PROBLEM, own))
-    plan = planned(PROBLEM, INFO, shelf, (), named, None, None, 0, 5)
-    asked = [*iter(plan.search.ask, None)]
-    assert asked == [*named, *plan.first]
+    store.keep(make(1.0, PROBLEM, own))
+    plan = planned(PROBLEM, INFO, store, (), named, None, None, 0, 5)
+    configs = [*iter(plan.search.ask, None)]
+    assert configs == [*named, *plan.first]
     assert own in plan.first
     assert (plan.sampler, plan.listed, plan.own, dict(plan.earlier)) == ("", frozenset(named), own, {})
     assert (plan.chooses(named[0]), plan.chooses(own)) == (True, False)
     assert not list(tmp_path.rglob("*.jsonl"))
 
 
-def test_the_record_of_a_near_shape_is_searched_first(tmp_path: Path) -> None:
-    shelf, problem, tuned = Store(tmp_path), Problem(1026, 768, 512), variant("simt:64x48x8,thread=4x4")
-    before = order_of(INFO, problem, shelf)
+def test_the_record_of_a_near_shape_is_tried_first(tmp_path: Path) -> None:
+    store, problem, tuned = Store(tmp_path), Problem(1026, 768, 512), variant("simt:64x48x8,thread=4x4")
+    before = order_of(INFO, problem, store)
     assert tuned not in before
-    shelf.keep(make(1.0, Problem(1024, 768, 512), tuned), replace=True)
-    assert order_of(INFO, problem, shelf)[0] == tuned
-    assert tuned not in order_of(INFO, replace(problem, dtype=DType.DOUBLE), shelf)
+    store.keep(make(1.0, Problem(1024, 768, 512), tuned), replace=True)
+    assert order_of(INFO, problem, store)[0] == tuned
+    assert tuned not in order_of(INFO, replace(problem, dtype=DType.DOUBLE), store)
 
 
 # Machine code
@@ -178,7 +180,7 @@ def test_the_same_code_under_two_names_is_one() -> None:
 
 
 def test_identical_binaries_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two unroll factors are given the same text but for the name; the second takes the first one's times."""
+    """Two unroll factors get the same text except for the name. The second takes the times of the first."""
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     spaces = tmp_path / "spaces"
     spaces.mkdir()
@@ -217,7 +219,7 @@ def test_a_run_resumes_where_it_stopped_and_repeats_nothing() -> None:
 
 
 def slowed(side: Side) -> Side:
-    """By far: on a busy processor the fastest of tiny products is anybody's guess."""
+    """A side that is 100 times as slow. On a busy processor any variant of a tiny product may be the fastest."""
     times = side.measurement
     samples = tuple(100 * each for each in times.samples_us)
     return replace(side, measurement=replace(times, samples_us=samples, median_us=100 * times.median_us))
@@ -227,27 +229,27 @@ def slowed(side: Side) -> Side:
     ("text", "listed"),
     [("naive:1x8,unroll=1", True), ("simt:96x16x8", False)],
 )
-def test_what_the_store_holds_meets_its_successor(text: str, listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow it was in the search, as `naive` with CTAs of eight threads, and even where no space lists it, as
-    on the processor what is no power of two."""
+def test_a_stored_config_meets_its_successor(text: str, listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stored config is in the duel though it is as slow as `naive` with CTAs of eight threads, or though no space
+    lists it, such as one for the processor with a size that is no power of two."""
     first = tune(PROBLEM, device="host", trials=4, seconds=40, isolation=False)
     slow = variant(text)
     forecast = Forecast(PROBLEM, choose("host"))
     assert (slow in candidates(forecast, read_spaces()).configs) == listed
     Store().keep(replace(first.best, config=slow), replace=True)
-    met: list[Config] = []
+    duelled: list[Config] = []
     original = Bench.duel
 
     def noted(self: Bench, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0, brief: bool = False) -> Duel:
-        met.extend(configs)
+        duelled.extend(configs)
         sides = original(self, configs, rounds, seconds, brief)
         return tuple(slowed(side) if side.config == slow else side for side in sides)
 
     monkeypatch.setattr(Bench, "duel", noted)
     result = tune(PROBLEM, device="host", trials=12, seconds=40, isolation=False, keep=1)
-    assert slow in met
+    assert slow in duelled
     assert slow != result.best.config
-    assert len(met) <= 3  # the fastest of the search, what the store held, the default
+    assert len(duelled) <= 3  # the fastest of the search, the stored config and the default
 
 
 def test_a_named_variant_that_is_tied_with_what_is_stored_leaves_it_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,8 +262,8 @@ def test_a_named_variant_that_is_tied_with_what_is_stored_leaves_it_there(monkey
     def tied(self: Bench, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0, brief: bool = False) -> Duel:
         sides = original(self, configs, rounds, seconds, brief)
         times = sides[0].measurement
-        again = times.samples_us
-        return tuple(replace(side, measurement=times, again_us=side.again_us and again) for side in sides)
+        samples_us = times.samples_us
+        return tuple(replace(side, measurement=times, again_us=side.again_us and samples_us) for side in sides)
 
     monkeypatch.setattr(Bench, "duel", tied)
     result = tune(PROBLEM, device="host", seconds=40, isolation=False, configs=[named])
@@ -269,127 +271,127 @@ def test_a_named_variant_that_is_tied_with_what_is_stored_leaves_it_there(monkey
 
 
 @pytest.mark.parametrize("wrong", [1, 9])
-def test_who_is_wrong_on_the_data_of_the_duel_is_left_out_of_it(
+def test_a_contender_that_is_wrong_on_the_data_of_the_duel_is_left_out(
     wrong: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many of the contenders, the fastest first: the others decide, else all that was measured would be lost."""
-    met: list[Config] = []
+    """The `wrong` fastest contenders fail. The others decide, so that no measurement is lost."""
+    duelled: list[Config] = []
 
     class Fresh(Verifier):
         def __init__(self, device: Device, problem: Problem, seed: int = 1) -> None:
             super().__init__(device, problem, seed)
-            self.left = wrong if seed != 1 else 0
+            self.remaining = wrong if seed != 1 else 0
 
         def check(self, launch: Launch) -> Verdict:
-            self.left -= 1
-            return replace(super().check(launch), reason="a race" if self.left >= 0 else "")
+            self.remaining -= 1
+            return replace(super().check(launch), reason="a race" if self.remaining >= 0 else "")
 
-    class Met(Counting):
+    class Duelling(Counting):
         def duelling(self, configs: tuple[Config, ...]) -> None:
-            met.extend(configs)
+            duelled.extend(configs)
 
     monkeypatch.setattr("tilewright.tuner.measure.evaluate.Verifier", Fresh)
     spaces = faults.small_space(tmp_path / "spaces", 4, 8, 16)
-    given = {"device": "host", "seconds": 40.0, "isolation": False, "spaces": spaces, "progress": Met()}
-    if wrong > 4:  # three, the default and the vendor's library
+    options = {"device": "host", "seconds": 40.0, "isolation": False, "spaces": spaces, "progress": Duelling()}
+    if wrong > 4:  # all contenders: three variants, the default and the vendor's library
         with pytest.raises(ConfigError, match="is wrong on fresh data: a race"):
-            tune(PROBLEM, **given)  # type: ignore[arg-type]
+            tune(PROBLEM, **options)  # type: ignore[arg-type]
         return
-    with pytest.warns(UserWarning, match="left out of the final comparison, as wrong on fresh data: ") as told:
-        result = tune(PROBLEM, **given)  # type: ignore[arg-type]
-    assert str(met[0]) in str(told[0].message)
-    assert {contender.config for contender in result.contenders} == {*met[1:], variant("naive:8x32"), None}
-    assert result.best.config in met[1:]
+    with pytest.warns(UserWarning, match="left out of the final comparison, as wrong on fresh data: ") as caught:
+        result = tune(PROBLEM, **options)  # type: ignore[arg-type]
+    assert str(duelled[0]) in str(caught[0].message)
+    assert {contender.config for contender in result.contenders} == {*duelled[1:], variant("naive:8x32"), None}
+    assert result.best.config in duelled[1:]
 
 
-HELD, SHIPPED = variant("simt:96x16x8"), variant("naive:4x32")
+OWN, SHIPPED = variant("simt:96x16x8"), variant("naive:4x32")
 
 
-def held(config: Config = HELD, us: float = 50.0) -> Record:
-    """A record of the user's own, which is stored."""
+def keep_own(config: Config = OWN, us: float = 50.0) -> Record:
+    """Keep a record of the user's own in the store."""
     record = make(us, PROBLEM, config, choose("host").key)
     assert Store().keep(record)
     return record
 
 
 def timed_in_duels(monkeypatch: pytest.MonkeyPatch, **us: float) -> list[set[Config | None]]:
-    """Have duels take these times for the families, and a second for others; who met in each."""
-    met: list[set[Config | None]] = []
+    """Let duels take these microseconds for the families, and a second for others; returns the configs of each duel."""
+    duels: list[set[Config | None]] = []
     original = Bench.duel
 
     def timed(self: Bench, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0, brief: bool = False) -> Duel:
         sides = original(self, configs, 1, seconds, brief)
-        met.append({side.config for side in sides})
+        duels.append({side.config for side in sides})
         times = [us.get(side.config.family, 1e6) if side.config else 1e3 for side in sides]
         return tuple(replace(side, measurement=Measurement((t,), t, 0.0)) for side, t in zip(sides, times))
 
     monkeypatch.setattr(Bench, "duel", timed)
-    return met
+    return duels
 
 
-class TestWhatIsStored:
-    """It is in every duel, and gives way only to what is faster there."""
+class TestStoredConfig:
+    """A stored config is in every duel, and gives way only to one that is faster there."""
 
-    GIVEN = MappingProxyType({"device": "host", "seconds": 40.0, "isolation": False})
+    OPTIONS = MappingProxyType({"device": "host", "seconds": 40.0, "isolation": False})
 
     @pytest.fixture(params=["spaces", "configs"])
     def searched(self, request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-        """Tiled variants alone, by a space or by their names."""
+        """Options of a search of tiled variants alone, by a space or by their names."""
         tiled = [variant(f"tiled:{width},unroll=4") for width in (4, 8)]
         spaces = faults.small_space(tmp_path / "spaces", 4, 8)
-        return {**self.GIVEN, **({"spaces": spaces} if request.param == "spaces" else {"configs": tiled})}
+        return {**self.OPTIONS, **({"spaces": spaces} if request.param == "spaces" else {"configs": tiled})}
 
     @pytest.mark.parametrize("replaced", [False, True])
     def test_a_faster_one_stays_whatever_is_searched(
         self, searched: dict[str, Any], replaced: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        held()
-        met = timed_in_duels(monkeypatch, simt=100.0, tiled=800.0)
+        keep_own()
+        duels = timed_in_duels(monkeypatch, simt=100.0, tiled=800.0)
         result = tune(PROBLEM, **searched, keep=1, replace=replaced)
-        assert HELD in met[0]
+        assert OWN in duels[0]
         assert result.best.config.family == ("tiled" if replaced else "simt")
-        assert HELD in {contender.config for contender in result.contenders if contender.stored}
+        assert OWN in {contender.config for contender in result.contenders if contender.stored}
         (own,) = Store().both()[0]
         assert own.config == result.best.config
         assert result.kept == (replaced or "spaces" in searched)
 
     def test_a_slower_one_gives_way(self, searched: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-        """However fast it was when it was kept."""
-        held(us=0.001)
+        """The time in its record does not count."""
+        keep_own(us=0.001)
         timed_in_duels(monkeypatch, simt=100.0, tiled=90.0)
         result = tune(PROBLEM, **searched)
         assert (result.best.config.family, result.kept) == ("tiled", True)
         assert [each.config for each in Store().both()[0]] == [result.best.config]
 
     def test_it_is_no_trial_of_a_search_that_leaves_it_out(self, tmp_path: Path) -> None:
-        held()
+        keep_own()
         watching, file = Counting(), tmp_path / "run.json"
         spaces = faults.small_space(tmp_path / "spaces", 4, 8)
-        result = tune(PROBLEM, **self.GIVEN, spaces=spaces, progress=watching, record=file)
+        result = tune(PROBLEM, **self.OPTIONS, spaces=spaces, progress=watching, record=file)
         tried = {record.config for record in watching.records}
         assert tried == {variant(f"tiled:{width},unroll=4") for width in (4, 8)}
         assert result.trials == len(read_cache_file(file).entries) == 2
 
-    def test_what_ships_is_there_beside_the_users_own(
+    def test_the_shipped_config_is_in_the_duel_beside_the_users_own(
         self, searched: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        own = held()
+        own = keep_own()
         shipped = make(40.0, PROBLEM, SHIPPED, own.device)
         monkeypatch.setattr(Store, "both", lambda self: ((own,), (shipped,)))
-        met = timed_in_duels(monkeypatch, simt=100.0, tiled=800.0, naive=50.0)
+        duels = timed_in_duels(monkeypatch, simt=100.0, tiled=800.0, naive=50.0)
         result = tune(PROBLEM, **searched, keep=1)
-        assert {HELD, SHIPPED} <= met[0]
+        assert {OWN, SHIPPED} <= duels[0]
         assert result.best.config == SHIPPED
 
     @pytest.mark.parametrize("interrupted", [False, True])
-    def test_it_meets_what_earlier_runs_found_though_nothing_more_is_tried(
+    def test_it_meets_the_best_of_earlier_runs_though_nothing_more_is_tried(
         self, interrupted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """As the trials were used up, or by Ctrl-C before the first one ends."""
+        """The trials are used up, or Ctrl-C comes before the first one ends."""
         spaces = faults.small_space(tmp_path / "spaces", 4, 8)
-        tune(PROBLEM, **self.GIVEN, spaces=spaces, trials=1)
-        Store().keep(make(1e9, PROBLEM, HELD, choose("host").key), replace=True)
-        met = timed_in_duels(monkeypatch, simt=100.0, tiled=800.0)
+        tune(PROBLEM, **self.OPTIONS, spaces=spaces, trials=1)
+        Store().keep(make(1e9, PROBLEM, OWN, choose("host").key), replace=True)
+        duels = timed_in_duels(monkeypatch, simt=100.0, tiled=800.0)
         results, calls = InProcess.results, list[float]()
 
         def later(self: InProcess, timeout_s: float, stop_above_us: float) -> list[Tried]:
@@ -400,23 +402,23 @@ class TestWhatIsStored:
             return results(self, timeout_s, stop_above_us)
 
         monkeypatch.setattr(InProcess, "results", later)
-        result = tune(PROBLEM, **self.GIVEN, spaces=spaces, trials=5 if interrupted else 1)
-        assert (result.best.config, result.trials) == (HELD, 1)
-        assert HELD in met[0]
+        result = tune(PROBLEM, **self.OPTIONS, spaces=spaces, trials=5 if interrupted else 1)
+        assert (result.best.config, result.trials) == (OWN, 1)
+        assert OWN in duels[0]
         assert result.stopped == ("interrupt" if interrupted else "trials")
 
     def test_little_time_for_the_duel_leaves_it_in(self) -> None:
         configs = [variant(f"tiled:{width}") for width in (4, 8, 16)]
-        plan = Plan(InOrder(configs), "", {}, 3, (HELD,), (HELD,), listed=frozenset(configs))
-        run = Run(plan, EFFORTS["quick"], Progress(), times={HELD: 9e6, **dict.fromkeys(configs, 1e6)})
-        assert set(run._finalists(1e9)[0]) == {*configs, HELD}
+        plan = Plan(InOrder(configs), "", {}, 3, (OWN,), (OWN,), listed=frozenset(configs))
+        run = Run(plan, EFFORTS["quick"], Progress(), times={OWN: 9e6, **dict.fromkeys(configs, 1e6)})
+        assert set(run._finalists(1e9)[0]) == {*configs, OWN}
         chosen, rounds = run._finalists(0.0)
-        assert (len(chosen), HELD in chosen, rounds) == (2, True, 1)
+        assert (len(chosen), OWN in chosen, rounds) == (2, True, 1)
 
     def test_one_that_does_not_work_gives_way(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
-        held(faults.plant("host", PROBLEM, "tiled:16", "return;"), us=0.001)
-        result = tune(PROBLEM, **self.GIVEN, spaces=faults.small_space(tmp_path / "spaces", 8))
+        keep_own(faults.plant("host", PROBLEM, "tiled:16", "return;"), us=0.001)
+        result = tune(PROBLEM, **self.OPTIONS, spaces=faults.small_space(tmp_path / "spaces", 8))
         assert result.kept
         assert [each.config for each in Store().both()[0]] == [result.best.config]
 
@@ -424,17 +426,17 @@ class TestWhatIsStored:
     def test_one_that_was_kept_meanwhile_stays_unless_it_is_slower(
         self, us: float, replaced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """As by another process: it was in no duel, so that times decide."""
+        """A record that another process kept was in no duel, so that the times decide."""
         timed_in_duels(monkeypatch, tiled=800.0)
         duel, outdone = Bench.duel, us < 800 and not replaced
 
-        def kept_meanwhile(*given: Any, **more: Any) -> Duel:
-            held(us=us)
-            return duel(*given, **more)
+        def kept_meanwhile(*arguments: Any, **options: Any) -> Duel:
+            keep_own(us=us)
+            return duel(*arguments, **options)
 
         monkeypatch.setattr(Bench, "duel", kept_meanwhile)
         spaces = faults.small_space(tmp_path / "spaces", 4, 8)
-        result = tune(PROBLEM, **self.GIVEN, spaces=spaces, replace=replaced)
+        result = tune(PROBLEM, **self.OPTIONS, spaces=spaces, replace=replaced)
         assert (result.outdone, result.kept) == (outdone, not outdone)
         assert [each.config.family for each in Store().both()[0]] == ["simt" if outdone else "tiled"]
 
@@ -486,11 +488,11 @@ def test_recording_holds_failures_and_replays(tmp_path: Path, monkeypatch: pytes
     assert statuses == {4: "ok", 8: "wrong_result", 16: "ok", 32: "ok"}
     assert statuses[faulty.get("tile_width")] == Status.WRONG_RESULT.value
     for sampler in ("random", "exhaustive", "tpe"):
-        found = replay(recording, sampler=sampler)
-        assert found.share == 1.0
-        assert found.stopped == "space"
-        assert len(found.trials) == 4
-        assert found.charged_s > 0
+        replayed = replay(recording, sampler=sampler)
+        assert replayed.share == 1.0
+        assert replayed.stopped == "space"
+        assert len(replayed.trials) == 4
+        assert replayed.charged_s > 0
     assert result.best.config.get("tile_width") in (4, 16, 32)
     with pytest.raises(TuningError, match="nothing worked"):
         replay(recording, sampler="exhaustive", trials=4, seconds=-1.0)

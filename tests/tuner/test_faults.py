@@ -1,4 +1,4 @@
-"""Faults injected into runs, and runs that are killed: nothing measured is lost, no process stays."""
+"""Faults are injected into runs, and runs are killed: no measurement is lost, and no process stays."""
 
 import itertools
 import json
@@ -37,11 +37,11 @@ ENDLESS = {
     "host": "for (volatile int forever = 1; forever;) {}",
     "cuda": 'while (true) asm volatile("nanosleep.u32 100;");',
 }
-"""A loop that no compiler takes away."""
+"""A loop that no compiler removes, by device."""
 
 
 class Watching(Progress):
-    """Keeps every record, and calls back after each."""
+    """Progress that collects every record, and calls back after each."""
 
     def __init__(self, after: Callable[[int], None] = lambda count: None) -> None:
         self.records: list[Record] = []
@@ -57,13 +57,13 @@ class Watching(Progress):
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[int]:
-    """Process ids of all workers that a test starts; short limits, so that a hang is soon one. A GPU that other tests
-    use too tells errors late."""
+    """Process ids of all workers that a test starts. Limits are short, so that a hang is soon noticed; a GPU has a
+    longer one, since it reports errors late where other tests use it too."""
     pids: list[int] = []
-    real = child.Child.__init__
+    original = child.Child.__init__
 
     def noting(self: child.Child) -> None:
-        real(self)
+        original(self)
         pids.append(self._process.pid)
 
     monkeypatch.setattr(child.Child, "__init__", noting)
@@ -89,7 +89,7 @@ def all_gone(pids: list[int], within_s: float = 10.0) -> bool:
 
 
 class Faults:
-    """Faults that every device has."""
+    """Faults that may occur on every device."""
 
     selector = ""
     problem = PROBLEM
@@ -100,7 +100,7 @@ class Faults:
         return tune(self.problem, progress=watching, **{**arguments, **options})
 
     def survives(self, tmp_path: Path, started: list[int], statement: str, status: Status, named: str) -> None:
-        """A variant with the fault is blamed with the status; the others are measured, one wins and is kept."""
+        """The faulty variant gets the status; the others are measured, and one of them wins and is kept."""
         faulty = faults.plant(self.selector, self.problem, FAULTY, statement, PRELUDE.get(self.selector, ""))
         watching = Watching()
         result = self.run(tmp_path, watching, 4, 8, 16, 32)
@@ -136,10 +136,10 @@ class Faults:
     def test_out_of_memory_in_the_worker(
         self, tmp_path: Path, started: list[int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The device has less memory left than it has: the operands do not fit."""
+        """The device is said to have more memory than it has, so that the operands do not fit."""
         info = choose(self.selector)
         monkeypatch.setattr("tilewright.tuner.tune.choose", lambda name: replace(info, memory_bytes=1 << 60))
-        monkeypatch.setattr("tilewright.tuner.tune.check_time", lambda *arguments: None)  # too slow it would be as well
+        monkeypatch.setattr("tilewright.tuner.tune.check_time", lambda *arguments: None)  # it would be too slow as well
         with pytest.raises(TuningError, match="cannot be opened"):
             tune(Problem(1 << 20, 1 << 20, 1 << 20), device=self.selector, seconds=100.0)
         assert all_gone(started)
@@ -147,38 +147,38 @@ class Faults:
     def test_a_crashed_variant_is_not_tried_again(self, tmp_path: Path, started: list[int]) -> None:
         faulty = faults.plant(self.selector, self.problem, FAULTY, CRASH)
         self.run(tmp_path, Watching(), 4, 8)
-        again = Watching()
-        result = self.run(tmp_path, again, 4, 8)
+        watching = Watching()
+        result = self.run(tmp_path, watching, 4, 8)
         assert result.resumed == 2
-        assert again.records == []
+        assert watching.records == []
         assert result.best.config != faulty
 
-    def test_three_crashes_in_a_row_end_the_run_with_what_was_found(
+    def test_three_crashes_in_a_row_end_the_run_with_the_best_so_far(
         self, tmp_path: Path, started: list[int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})  # one compile process: they come out in order
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})  # one compile process keeps their order
         spaces = tmp_path / "three"
         spaces.mkdir()
         (spaces / "tiled.toml").write_text(
             "family = 'tiled'\n[parameters]\ntile_width = [8, 16]\nedge = ['fit']\nskew = [0]\nunroll = [1, 2, 4]\n"
         )
         for width, unroll in itertools.product((8, 16), (1, 2, 4)):
-            # The canonical first is tried first and works; all are compiled beforehand, so that none overtakes it.
+            # The canonical first is tried first and works. All are compiled beforehand, so that none overtakes it.
             good = (width, unroll) == (16, 1)
             text = f"tiled:{width},unroll={unroll}"
             faults.plant(self.selector, self.problem, text, "alpha *= Elem(1);" if good else CRASH)
         watching = Watching()
         result = self.run(tmp_path, watching, 4, spaces=spaces)
         assert result.best.config == variant("tiled:16,unroll=1")
-        # One more may have been under way when the run was given up.
+        # A further crash may have been under way when the run was given up.
         assert sum(record.status is Status.CRASHED for record in watching.records) in (3, 4)
         assert result.stopped.startswith("crashes")
         assert all_gone(started)
 
     def test_no_variant_works(self, tmp_path: Path, started: list[int]) -> None:
         faults.plant(self.selector, self.problem, FAULTY, "alpha *= Elem(2);")
-        again = r"; all of it in earlier runs: .*--trials.* remove the journals in .*trials to try these again$"
-        for ending in (r"\)$", again):  # the second time by the journal alone
+        later = r"; all of it in earlier runs: .*--trials.* remove the journals in .*trials to try these again$"
+        for ending in (r"\)$", later):  # the second run has only the journal
             with pytest.raises(TuningError, match=f": 1 wrong_result; .* times its bound.*{ending}"):
                 self.run(tmp_path, Watching(), 8)
         assert all_gone(started)
@@ -189,19 +189,19 @@ class Faults:
         def kill_once(count: int) -> None:
             if count == 1 and not killed:
                 killed.append(True)
-                measuring = max(pid for pid in started if alive(pid))  # started last
+                measuring = max(pid for pid in started if alive(pid))  # the last one that was started
                 os.kill(measuring, signal.SIGKILL)
 
         watching = Watching(kill_once)
         result = self.run(tmp_path, watching, 4, 8, 16, 32)
         assert len(watching.records) == 4
         assert result.best.status is Status.OK
-        # The variant that it was on may have been blamed; everything else was measured.
+        # The variant under way may count as failed; all others were measured.
         assert sum(record.status is Status.OK for record in watching.records) >= 3
         assert all_gone(started)
 
     def test_kill_of_the_measuring_process_before_the_duel(self, tmp_path: Path, started: list[int]) -> None:
-        """A fresh process has the duel."""
+        """A new process runs the duel."""
 
         class Killing(Watching):
             def duelling(self, configs: tuple[Config, ...]) -> None:
@@ -265,12 +265,12 @@ class TestHost(Faults):
     def test_full_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[int]) -> None:
         """The run ends with one line; what the store held before is untouched."""
         record = self.run(tmp_path, Watching(), 4).best
-        real = os.fsync
+        original = os.fsync
 
         def full(descriptor: int) -> None:
             if "/store/" in os.readlink(f"/proc/self/fd/{descriptor}"):
                 raise OSError(28, "No space left on device")
-            real(descriptor)
+            original(descriptor)
 
         with monkeypatch.context() as patched:
             patched.setattr(os, "fsync", full)
@@ -297,7 +297,7 @@ class TestHost(Faults):
             self.run(tmp_path, Watching(), 4, 8)
             first = list(started)
             assert all(map(alive, first))
-            os.kill(first[0], signal.SIGKILL)  # idle, and found missing by the next run alone
+            os.kill(first[0], signal.SIGKILL)  # an idle process, which only the next run misses
             assert all_gone(first[:1])
             result = tune(other, device=self.selector, seconds=60.0, trials=2, progress=Watching())
             assert result.best.problem == other
@@ -311,7 +311,7 @@ class TestHost(Faults):
                 patched.setattr(child.Child, "ask", fails)
                 with pytest.raises(ConfigError, match="the final comparison failed"):
                     self.run(tmp_path, Watching(), 16)
-            assert sum(map(alive, started)) == len(first) - 1  # who knows how it left the device
+            assert sum(map(alive, started)) == len(first) - 1  # the measuring process may have left the device in error
         assert all_gone(started)
         self.run(tmp_path, Watching(), 4, 16)
         assert all_gone(started)
@@ -335,7 +335,7 @@ class TestCuda(Faults):
     selector = "cuda"
 
     def test_trap(self, tmp_path: Path, started: list[int]) -> None:
-        """An error that stays with the context: the worker must not go on with it."""
+        """The error stays with the context, so that the worker must not go on."""
         self.survives(tmp_path, started, "__trap();", Status.CRASHED, "cudaErrorLaunchFailure")
 
 
@@ -350,7 +350,7 @@ def test_without_isolation_a_wrong_result_is_still_only_a_record(tmp_path: Path)
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache of its own: what is planted here must not reach other tests."""
+    """Each test has a cache of its own, so that planted binaries do not reach other tests."""
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
 
 
@@ -381,20 +381,20 @@ main(sys.argv[1:])
     ("shapes", "trials", "kills"), [(3, 4, 2), pytest.param(14, 6, 8, marks=pytest.mark.slow)], ids=["few", "many"]
 )
 def test_at_most_one_variant_a_kill_is_measured_twice(tmp_path: Path, shapes: int, trials: int, kills: int) -> None:
-    log, chance = tmp_path / "log", random.Random(shapes)
+    log, rng = tmp_path / "log", random.Random(shapes)
     log.touch()
-    listed = [word for size in range(8, 8 + shapes) for word in ("--shape", str(size))]
+    shape_options = [word for size in range(8, 8 + shapes) for word in ("--shape", str(size))]
     budget = ["--trials", str(trials), "--seconds", "60", "--device", "host", "--store", str(tmp_path / "store")]
-    command = [sys.executable, "-c", NOTING.format(log=str(log)), "tune", *listed, *budget]
+    command = [sys.executable, "-c", NOTING.format(log=str(log)), "tune", *shape_options, *budget]
     for _ in range(kills):
         before = len(log.read_text().splitlines())
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wanted, end = before + chance.randint(1, trials), time.monotonic() + 100
-        while len(log.read_text().splitlines()) < wanted and process.poll() is None and time.monotonic() < end:
+        target, end = before + rng.randint(1, trials), time.monotonic() + 100
+        while len(log.read_text().splitlines()) < target and process.poll() is None and time.monotonic() < end:
             time.sleep(0.002)
-        time.sleep(chance.random() * 0.2)
+        time.sleep(rng.random() * 0.2)
         process.kill()
-        assert process.wait() == -signal.SIGKILL  # it had work left
+        assert process.wait() == -signal.SIGKILL  # it had not ended yet
     last = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert last.returncode == 0, last.stderr
     assert last.stderr == ""

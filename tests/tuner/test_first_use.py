@@ -1,4 +1,4 @@
-"""A shape that was not tuned, measured when it is first used."""
+"""First use: a shape that was not tuned is measured when it is first used."""
 
 import math
 import time
@@ -36,26 +36,26 @@ from tilewright.tuner.search.neighbours import neighbours
 PROBLEM = Problem(40, 24, 56)
 FAST, SLOW = parse("tiled:16"), parse("naive:")
 FEW = 6
-"""Variants that are tried here in place of TRIALS, as each is compiled."""
+"""Number of variants that are tried in place of TRIALS, since each is compiled."""
 
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The configs that are tried, in order: few."""
+    """The configs that are tried, FEW at most, in order."""
     monkeypatch.setattr(first_use, "TRIALS", FEW)
-    found: list[str] = []
+    configs: list[str] = []
     original = Bench.try_variant
 
     def noted(self: Bench, config: Any, stop_above_us: float) -> Tried:
-        found.append(str(config))
+        configs.append(str(config))
         return original(self, config, stop_above_us)
 
     monkeypatch.setattr(Bench, "try_variant", noted)
-    return found
+    return configs
 
 
-def near(store: Store, *texts: str) -> None:
-    """Records of near shapes on this machine."""
+def keep_near_records(store: Store, *texts: str) -> None:
+    """Keep a record of each config for a near shape on this machine."""
     for number, text in enumerate(texts, 1):
         store.keep(make(10.0, Problem(40, 24, 56 + 8 * number), parse(text), choose("host").key))
 
@@ -64,7 +64,7 @@ def near(store: Store, *texts: str) -> None:
 
 
 def test_the_fastest_is_kept_with_its_effort_and_is_exact_from_then_on(tried: list[str]) -> None:
-    near(Store(), "tiled:16", "tiled:8", "simt:16x16x8,thread=2x2")
+    keep_near_records(Store(), "tiled:16", "tiled:8", "simt:16x16x8,thread=2x2")
     kernel = tilewright.load(40, 24, 56, device="host", first_use="measure", seconds=60)
     assert tried[0] == "tiled:16"  # what a look-up takes
     assert len(tried) == len(set(tried)) == FEW
@@ -78,8 +78,8 @@ def test_the_fastest_is_kept_with_its_effort_and_is_exact_from_then_on(tried: li
     a, b = np.ones((40, 56), "f4"), np.ones((56, 24), "f4")
     assert (kernel(a, b) == 56).all()
     tried.clear()
-    again = tilewright.load(40, 24, 56, device="host", first_use="measure")
-    assert (tried, again.config) == ([], kernel.config)
+    reloaded = tilewright.load(40, 24, 56, device="host", first_use="measure")
+    assert (tried, reloaded.config) == ([], kernel.config)
 
 
 def test_nothing_is_measured_unless_it_is_asked_for(tried: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,20 +123,20 @@ def test_matmul_and_prepare_measure_too(tried: list[str], monkeypatch: pytest.Mo
 def test_prepare_measures_what_was_used_before_too(tried: list[str]) -> None:
     tilewright.clear()
     a, b = np.ones((40, 56), "f4"), np.ones((56, 24), "f4")
-    where = tilewright.matmul(a, b, device="host"), tilewright.load(40, 24, 56, device="host").device.selector
+    tilewright.matmul(a, b, device="host")
+    selector = tilewright.load(40, 24, 56, device="host").device.selector
     assert tried == []
-    tilewright.prepare((40, 24, 56), device=where[1], measure=True, seconds=0.5)
-    (first, *_) = tried
-    assert first
+    tilewright.prepare((40, 24, 56), device=selector, measure=True, seconds=0.5)
+    assert tried[0]
     tried.clear()
-    tilewright.prepare((40, 24, 56), device=where[1], measure=True, seconds=0.5)
+    tilewright.prepare((40, 24, 56), device=selector, measure=True, seconds=0.5)
     assert tried == []
     assert (tilewright.matmul(a, b, device="host") == 56).all()
     tilewright.clear()
 
 
 def test_the_seconds_are_kept_but_what_a_look_up_takes_is_always_tried(tried: list[str]) -> None:
-    near(Store(), "tiled:16", "tiled:8")
+    keep_near_records(Store(), "tiled:16", "tiled:8")
     kernel = tilewright.load(40, 24, 56, device="host", first_use="measure", seconds=1e-9)
     assert (kernel.origin, str(kernel.config)) == ("exact", "tiled:16")
     assert tried == ["tiled:16"]
@@ -147,34 +147,37 @@ def test_the_winner_of_the_duel_is_kept_beside_the_library_and_without_it(
 ) -> None:
     monkeypatch.setattr(ratios, "NOISY", math.inf)
     monkeypatch.setattr(first_use, "TRIALS", 2)
-    device, found, duels = HostDevice(), LookupResult(FAST, "predicted"), list[Duel]()
+    device, looked_up, duels = HostDevice(), LookupResult(FAST, "predicted"), list[Duel]()
     original = Bench.duel
 
-    def noted(self: Bench, *given: Any) -> Duel:
-        duels.append(original(self, *given))
+    def noted(self: Bench, *arguments: Any) -> Duel:
+        duels.append(original(self, *arguments))
         return duels[-1]
 
-    def missing(self: HostDevice, problem: Problem, *given: Any) -> Any:
+    def missing(self: HostDevice, problem: Problem, *arguments: Any) -> Any:
         raise DeviceError("cuBLAS is missing")
 
     monkeypatch.setattr(Bench, "duel", noted)
-    for number, beside in enumerate((True, False)):
-        if not beside:
+    for number, present in enumerate((True, False)):
+        if not present:
             monkeypatch.setattr(HostDevice, "vendor", missing)
         problem = Problem(40, 24, 56 + number)
-        kept = measured(device, problem, Store(), found, 60.0).record
-        assert kept is not None
-        assert Store().best(device.info.key, problem) == kept
-        assert (None in {side.config for side in duels[-1]}) is beside
-        assert [each is not None for each in (kept.vendor_us, kept.ratio_vendor, kept.ratio_interval)] == [beside] * 3
-        assert kept.measurement in [side.measurement for side in duels[-1]]
+        record = measured(device, problem, Store(), looked_up, 60.0).record
+        assert record is not None
+        assert Store().best(device.info.key, problem) == record
+        assert (None in {side.config for side in duels[-1]}) is present
+        figures = (record.vendor_us, record.ratio_vendor, record.ratio_interval)
+        assert [each is not None for each in figures] == [present] * 3
+        assert record.measurement in [side.measurement for side in duels[-1]]
     assert len(duels) == 2
 
 
-def test_what_does_not_work_is_passed_over(monkeypatch: pytest.MonkeyPatch, tried: list[str], tmp_path: Path) -> None:
+def test_variants_that_do_not_work_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tried: list[str], tmp_path: Path
+) -> None:
     device, store = HostDevice(), Store(tmp_path)
     store.keep(make(10.0, Problem(40, 24, 64), SLOW, device.info.key))
-    found, original = LookupResult(FAST, "predicted"), Bench.try_variant
+    looked_up, original = LookupResult(FAST, "predicted"), Bench.try_variant
     working = {SLOW}
 
     def broken(self: Bench, config: Any, stop_above_us: float) -> Tried:
@@ -182,17 +185,17 @@ def test_what_does_not_work_is_passed_over(monkeypatch: pytest.MonkeyPatch, trie
         return replace(outcome, record=replace(outcome.record, config=config))
 
     monkeypatch.setattr(Bench, "try_variant", broken)
-    assert measured(device, PROBLEM, store, found, 60.0).config == SLOW
-    kept = store.best(device.info.key, PROBLEM)
-    assert kept is not None
-    assert (kept.config, len(tried)) == (SLOW, FEW)
+    assert measured(device, PROBLEM, store, looked_up, 60.0).config == SLOW
+    record = store.best(device.info.key, PROBLEM)
+    assert record is not None
+    assert (record.config, len(tried)) == (SLOW, FEW)
     working.clear()
-    assert measured(device, Problem(40, 24, 57), store, found, 60.0) is found  # nothing works: as it was
+    assert measured(device, Problem(40, 24, 57), store, looked_up, 60.0) is looked_up  # nothing works
     assert store.best(device.info.key, Problem(40, 24, 57)) is None
     assert len(tried) == 2 * FEW
 
 
-def test_never_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch, tried: list[str]) -> None:
+def test_nothing_is_measured_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch, tried: list[str]) -> None:
     monkeypatch.setattr(HostDevice, "capturing", lambda self, stream: True)
     with pytest.raises(CaptureError, match=r"call tilewright.prepare\('40x24x56', measure=True\) before"):
         tilewright.load(40, 24, 56, device="host", first_use="measure")
@@ -209,7 +212,7 @@ def test_a_record_that_cannot_serve_is_measured_anew(tried: list[str]) -> None:
 
 
 def test_threads_measure_a_shape_once(tried: list[str]) -> None:
-    near(Store(), "tiled:16")
+    keep_near_records(Store(), "tiled:16")
     with ThreadPoolExecutor(4) as pool:
         loads = [pool.submit(tilewright.load, 40, 24, 56, device="host", first_use="measure") for _ in range(4)]
         configs = {load.result().config for load in loads}
@@ -232,7 +235,7 @@ def test_no_thread_is_left_and_no_memory_is_an_error(monkeypatch: pytest.MonkeyP
     close = InProcess.close
     monkeypatch.setattr(InProcess, "close", lambda self: (closed.append(self), close(self))[1])
 
-    def full(self: HostDevice, nbytes: int, *given: Any) -> Any:
+    def full(self: HostDevice, nbytes: int, *arguments: Any) -> Any:
         raise LaunchError("no memory is left")
 
     monkeypatch.setattr(HostDevice, "allocate", full)
@@ -243,7 +246,7 @@ def test_no_thread_is_left_and_no_memory_is_an_error(monkeypatch: pytest.MonkeyP
         evaluator._pool.submit(print)
 
 
-# --- on a GPU that is simulated ----------------------------------------------------------------------------------
+# --- on a simulated GPU --------------------------------------------------------------------------------------------
 
 
 class Times(Protocol):
@@ -254,7 +257,7 @@ class Times(Protocol):
 
 @dataclass
 class Gpu:
-    """An evaluator in place of `InProcess`, in whose time a test says how long everything takes."""
+    """An evaluator in place of `InProcess`. A test says how long each step takes on it."""
 
     us: Times
     compile_s: Callable[[Config], float] = lambda config: 0.0
@@ -262,21 +265,21 @@ class Gpu:
     faulty: Config | None = None
     """The config that leaves the device in error."""
     duelled_us: Times | None = None
-    """Times in the duel; those of the search where a test does not say."""
+    """Times in the duel; None takes those of the search."""
     duel_error: Exception | None = None
     given_up: str = ""
     compilers: tuple[()] = ()
     order: list[Config] = field(default_factory=list)
     limits: list[float] = field(default_factory=list)
-    asked: list[tuple[tuple[Config, ...], int, float]] = field(default_factory=list)
-    """The contenders of duels, for how many rounds and seconds."""
+    duels: list[tuple[tuple[Config, ...], int, float]] = field(default_factory=list)
+    """Contenders, number of rounds, and seconds of each duel."""
     closed: int = 0
     _ready: dict[Config, float] = field(default_factory=dict)
-    made: tuple[Any, ...] = ()
+    arguments: tuple[Any, ...] = ()
     brief: bool = False
 
-    def __call__(self, *given: Any, brief: bool = False) -> "Gpu":
-        self.made, self.brief = given, brief
+    def __call__(self, *arguments: Any, brief: bool = False) -> "Gpu":
+        self.arguments, self.brief = arguments, brief
         return self
 
     def room(self) -> int:
@@ -307,7 +310,7 @@ class Gpu:
         return bool(self._ready)
 
     def duel(self, configs: tuple[Config, ...], rounds: int, seconds: float = 0.0) -> Duel:
-        self.asked.append((configs, rounds, seconds))
+        self.duels.append((configs, rounds, seconds))
         if self.duel_error is not None:
             raise self.duel_error
         right, us = Accuracy(0.25, 0, 0), self.duelled_us or self.us
@@ -320,53 +323,53 @@ class Gpu:
     def first_used(
         self, store: Store, first: Config, seconds: float = 60.0, problem: Problem = PROBLEM
     ) -> LookupResult:
-        """The winner of first use on it."""
+        """The result of a look-up after first use has measured on this GPU."""
         compiler = SimpleNamespace(identity="nvrtc 13.0")
         device: Any = SimpleNamespace(
             info=INFO, compiler=compiler, entered=nullcontext, stream=lambda: 0, capturing=lambda stream: False
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(first_use, "InProcess", self)
-            found = measured(device, problem, store, LookupResult(first, "predicted"), seconds)
-        assert self.made[:3] == (INFO, problem, device)
+            result = measured(device, problem, store, LookupResult(first, "predicted"), seconds)
+        assert self.arguments[:3] == (INFO, problem, device)
         assert self.brief
         assert self.closed > 0
         assert len(self.order) == len(set(self.order)) <= TRIALS
-        return found
+        return result
 
 
 def start(first: Config, problem: Problem = PROBLEM) -> list[Config]:
-    """The first configs of a search on it where nothing is stored."""
+    """The configs that a search on the simulated GPU begins with where nothing is stored."""
     ranked = shortlist(problem, INFO, tuple(Store(Path("nowhere").absolute()).records()), ENTRIES)
     return list(dict.fromkeys((first, *(choice.config for choice in ranked))))
 
 
 def deeper(config: Config) -> float:
-    """Times that fall with steps of k and stages, and are large for every family but one."""
+    """Microseconds that fall with the k of a tile and the stages of `simt`, and are large for other families."""
     return 30.0 if config.family != "simt" else 20.0 - math.log2(config.cta_tile[2]) - int(config.get("stages")) / 10
 
 
 def test_a_search_begins_with_the_look_up_and_goes_on_to_neighbours_of_the_fastest() -> None:
     gpu, first = Gpu(deeper), parse("simt:16x16x16,thread=2x4")
     began = time.perf_counter()
-    found = gpu.first_used(Store(), first)
+    result = gpu.first_used(Store(), first)
     assert time.perf_counter() - began < 20
     expected = start(first)
     assert gpu.order[:BEGUN] == expected[:BEGUN]
     later = gpu.order[BEGUN:]
     assert later
-    forecast, known = Forecast(PROBLEM, INFO), set(expected)
-    beside = {each for config in gpu.order for each in neighbours(config, forecast)}
-    assert set(later) <= known | beside
-    assert set(later) - known
+    forecast, shortlisted = Forecast(PROBLEM, INFO), set(expected)
+    adjacent = {each for config in gpu.order for each in neighbours(config, forecast)}
+    assert set(later) <= shortlisted | adjacent
+    assert set(later) - shortlisted
     assert min(map(deeper, later)) < min(map(deeper, gpu.order[:BEGUN]))
-    assert deeper(found.config) == min(map(deeper, gpu.order))
-    # Nothing is timed to its end that is 1.3 times as slow as the best before.
+    assert deeper(result.config) == min(map(deeper, gpu.order))
+    # Timing stops early for a variant that is 1.3 times as slow as the best before it.
     best = [min(map(deeper, gpu.order[:place]), default=math.inf) for place in range(len(gpu.order))]
     assert gpu.limits == pytest.approx([1.3 * us for us in best])
 
 
-def test_a_search_ends_where_no_more_is_to_be_gained_or_after_so_many_variants() -> None:
+def test_a_search_ends_where_no_gain_is_expected_or_at_the_limit_of_variants() -> None:
     first = parse("simt:16x16x16,thread=2x4")
     for number, (gain, least, most) in enumerate(((first_use.GAIN, LEAST_OUTCOMES, TRIALS - 1), (0.0, TRIALS, TRIALS))):
         gpu = Gpu(lambda config: 10.0 if config == first else 50.0)
@@ -377,10 +380,10 @@ def test_a_search_ends_where_no_more_is_to_be_gained_or_after_so_many_variants()
 
 
 def test_kernels_of_every_family_on_the_shortlist_are_tried() -> None:
-    far, gpu = Problem(3, 70000, 5), Gpu(lambda config: 10.0)
-    gpu.first_used(Store(), SLOW, problem=far)
+    problem, gpu = Problem(3, 70000, 5), Gpu(lambda config: 10.0)
+    gpu.first_used(Store(), SLOW, problem=problem)
     assert gpu.order[0] == SLOW
-    families = {config.family for config in start(SLOW, far)}
+    families = {config.family for config in start(SLOW, problem)}
     assert families >= {"naive", "simt", "skinny"}
     assert {config.family for config in gpu.order} == families
 
@@ -388,12 +391,12 @@ def test_kernels_of_every_family_on_the_shortlist_are_tried() -> None:
 @pytest.mark.parametrize("seconds", [1e-9, 0.05])
 def test_the_look_up_is_waited_for_however_short_the_seconds_are(seconds: float) -> None:
     gpu = Gpu(lambda config: 20.0 if config == FAST else 30.0, compile_s=lambda config: 0.4 if config == FAST else 9e9)
-    found = gpu.first_used(Store(), FAST, seconds)
+    result = gpu.first_used(Store(), FAST, seconds)
     assert gpu.order == [FAST]
-    assert (found.config, found.origin) == (FAST, "exact")
+    assert (result.config, result.origin) == (FAST, "exact")
 
 
-def test_nothing_else_is_waited_for_beyond_the_seconds_and_the_duel_has_its_part_of_them() -> None:
+def test_nothing_else_is_waited_for_beyond_the_seconds_and_the_duel_has_its_share_of_them() -> None:
     late, try_s = start(FAST)[1], 0.05
     gpu = Gpu(lambda config: 20.0, lambda config: 9e9 if config == late else 0.0, try_s)
     gpu.duel_error = LaunchError("not of interest")
@@ -404,21 +407,21 @@ def test_nothing_else_is_waited_for_beyond_the_seconds_and_the_duel_has_its_part
     assert searched_s - 0.01 <= time.monotonic() - began < 10
     assert late not in gpu.order
     assert 1 < len(gpu.order) <= 1 + searched_s / try_s
-    assert len(gpu.asked) == 1
+    assert len(gpu.duels) == 1
 
 
 def test_the_fastest_meet_once_more_beside_the_library() -> None:
     first, *others = start(FAST)
     us = {config: 10.0 + place / 10 for place, config in enumerate(others[:9])}
-    upset = others[2]
-    gpu = Gpu(lambda config: us.get(config, 20.0), duelled_us=lambda config: 6.0 if config == upset else 12.0)
-    found = gpu.first_used(Store(), first)
-    ((configs, rounds, seconds),) = gpu.asked
+    winner = others[2]
+    gpu = Gpu(lambda config: us.get(config, 20.0), duelled_us=lambda config: 6.0 if config == winner else 12.0)
+    result = gpu.first_used(Store(), first)
+    ((configs, rounds, seconds),) = gpu.duels
     assert configs == (*others[:KEEP], first)  # what a look-up takes is among them, however slow
     assert (rounds, seconds) == (ROUNDS, 0.0)
-    record = found.record
+    record = result.record
     assert record is not None
-    assert (found.config, record.config, record.median_us) == (upset, upset, 6.0)
+    assert (result.config, record.config, record.median_us) == (winner, winner, 6.0)
     assert (record.vendor_us, record.ratio_vendor, record.ratio_interval) == (30.0, 5.0, (5.0, 5.0))
     assert (record.effort, record.accuracy) == (FIRST_USE, Accuracy(0.25, 0, 0))
     assert Store().best(INFO.key, PROBLEM) == record
@@ -434,52 +437,52 @@ def test_without_a_duel_the_fastest_of_the_search_serves(error: Exception) -> No
     assert record is not None
     assert (record.config, record.median_us, record.effort) == (fastest, 5.0, FIRST_USE)
     assert (record.vendor_us, record.ratio_vendor) == (None, None)
-    assert len(gpu.asked) == 1
+    assert len(gpu.duels) == 1
 
 
-def test_a_device_in_error_ends_it_with_the_fastest_so_far() -> None:
-    begun = start(FAST)
-    us = {begun[2]: 7.0, begun[8]: 1.0}
-    gpu = Gpu(lambda config: us.get(config, 20.0), faulty=begun[6])
-    found = gpu.first_used(Store(), FAST)
-    assert gpu.order == begun[:7]
-    assert gpu.asked == []  # nothing more runs on that device
-    assert found.record is not None
-    assert (found.config, found.record.median_us, found.record.vendor_us) == (begun[2], 7.0, None)
-    assert Store().best(INFO.key, PROBLEM) == found.record
+def test_a_device_in_error_ends_the_search_with_the_fastest_so_far() -> None:
+    configs = start(FAST)
+    us = {configs[2]: 7.0, configs[8]: 1.0}
+    gpu = Gpu(lambda config: us.get(config, 20.0), faulty=configs[6])
+    result = gpu.first_used(Store(), FAST)
+    assert gpu.order == configs[:7]
+    assert gpu.duels == []  # nothing more runs on that device
+    assert result.record is not None
+    assert (result.config, result.record.median_us, result.record.vendor_us) == (configs[2], 7.0, None)
+    assert Store().best(INFO.key, PROBLEM) == result.record
 
 
 def test_a_device_in_error_before_anything_works_leaves_what_a_look_up_takes() -> None:
     gpu = Gpu(lambda config: 20.0, faulty=FAST)
-    found = gpu.first_used(Store(), FAST)
-    assert (found.config, found.origin, found.record) == (FAST, "predicted", None)
-    assert (gpu.order, gpu.asked) == ([FAST], [])
+    result = gpu.first_used(Store(), FAST)
+    assert (result.config, result.origin, result.record) == (FAST, "predicted", None)
+    assert (gpu.order, gpu.duels) == ([FAST], [])
     assert Store().best(INFO.key, PROBLEM) is None
 
 
-def test_where_another_thread_kept_a_record_meanwhile_that_is_it() -> None:
+def test_a_record_that_another_thread_kept_meanwhile_is_taken() -> None:
     store = Store()
     store.keep(make(5.0, PROBLEM, SLOW))
     device: Any = SimpleNamespace(
         info=INFO, entered=nullcontext, stream=lambda: 0, capturing=lambda stream: False
     )  # nothing can be compiled on it
-    found = measured(device, PROBLEM, store, LookupResult(FAST, "predicted"), 2.0)
-    assert (found.config, found.origin, found.record) == (SLOW, "exact", make(5.0, PROBLEM, SLOW))
+    result = measured(device, PROBLEM, store, LookupResult(FAST, "predicted"), 2.0)
+    assert (result.config, result.origin, result.record) == (SLOW, "exact", make(5.0, PROBLEM, SLOW))
 
 
 # --- arguments ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("given", "message"), [
+@pytest.mark.parametrize(("options", "message"), [
     ({"first_use": "guess"}, r"first_use must be 'predict' or 'measure', got 'guess'"),
     ({"first_use": "measure", "seconds": "2"}, r"seconds must be a number, got '2'"),
     ({"first_use": "measure", "seconds": math.inf}, r"seconds must be positive and below 10\^9, got inf"),
     ({"seconds": math.nan}, r"seconds must be positive and below 10\^9, got nan"),
     ({"seconds": 0}, r"seconds must be positive and below 10\^9, got 0"),
 ])  # fmt: skip
-def test_bad_input(given: dict[str, Any], message: str) -> None:
+def test_bad_input(options: dict[str, Any], message: str) -> None:
     with pytest.raises((ConfigError, TypeError), match=message):
-        tilewright.load(40, 24, 56, device="host", **given)
+        tilewright.load(40, 24, 56, device="host", **options)
 
 
 def test_a_bad_variable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Where the vendor's library is faster: by a record, else by timing both at first use, on a fake cuBLAS."""
+"""The vendor fallback, decided by a record, else by timing both at first use, with a fake cuBLAS."""
 
 import ctypes
 import math
@@ -36,7 +36,7 @@ PREDICTED = LookupResult(CONFIG, "predicted", expected_us=20.0, regret=1.5)
 
 
 def on_gpu(device: HostDevice) -> Kernel:
-    """A kernel that takes its device for a GPU, where that is asked for."""
+    """A kernel whose device says that it is a GPU."""
     kernel = prepare(device, PROBLEM, CONFIG)
     kernel.device = SimpleNamespace(  # type: ignore[assignment]
         info=H200, entered=device.entered, capturing=device.capturing, stream=device.stream, xp=device.xp,
@@ -45,31 +45,31 @@ def on_gpu(device: HostDevice) -> Kernel:
     return kernel
 
 
-def own(kernel: Kernel, found: LookupResult = PREDICTED) -> OwnKernel:
-    """The kernel as what a look-up gave."""
-    chosen = OwnKernel(kernel.device, kernel.problem, found, lambda found: found)
+def own(kernel: Kernel, looked_up: LookupResult = PREDICTED) -> OwnKernel:
+    """The kernel of a call that a look-up chose."""
+    chosen = OwnKernel(kernel.device, kernel.problem, looked_up, lambda looked_up: looked_up)
     chosen.compiled = kernel
     return chosen
 
 
 def test_a_record_without_a_ratio_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its duel was too noisy, so both are timed as where nothing was tuned."""
-    monkeypatch.setattr(fallback, "by_timing", lambda kernel, found, operands: VendorFallback(9.0, None, "a test"))
+    """Its duel was too noisy, so that both are timed as for a shape that was not tuned."""
+    monkeypatch.setattr(fallback, "by_timing", lambda *arguments: VendorFallback(9.0, None, "a test"))
     handover = faster(own(on_gpu(HostDevice()), recorded(None)))
     assert handover is not None
     assert handover.why == "a test"
 
 
-def rounds_of(monkeypatch: pytest.MonkeyPatch, theirs: Sequence[float], ours: Sequence[float]) -> list[list[Any]]:
-    """Have timing find these; what was to be timed, and on what."""
-    seen: list[list[Any]] = []
+def fake_rounds(monkeypatch: pytest.MonkeyPatch, theirs: Sequence[float], ours: Sequence[float]) -> list[list[Any]]:
+    """Let timing return these microseconds; returns the count, contenders and inputs of each timing."""
+    timings: list[list[Any]] = []
 
     def rounds(self: Timer, contenders: Mapping[str, Callable[..., None]], count: int, **_: float) -> Any:
-        seen.append([count, contenders, self._inputs])
+        timings.append([count, contenders, self._inputs])
         return {"vendor": list(theirs), "ours": list(ours)}, None
 
     monkeypatch.setattr(Timer, "rounds", rounds)
-    return seen
+    return timings
 
 
 def operands() -> Operands:
@@ -95,14 +95,14 @@ def recorded(ratio: float | None, **changes: Any) -> LookupResult:
 def test_by_a_record(
     ratio: float | None, changes: dict[str, Any], handed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fallback, "by_timing", lambda *given: pytest.fail("timed, though there is a record"))
-    found = faster(own(on_gpu(HostDevice()), recorded(ratio, **changes)))
-    assert found == by_record(recorded(ratio, **changes))
-    assert (found is not None) == handed
-    if found is not None:
-        assert found.expected_us == pytest.approx(changes.get("vendor_us", 10.0 * (ratio or 0)))
-        assert found.regret == 1.0
-        assert "the record of this product" in found.why
+    monkeypatch.setattr(fallback, "by_timing", lambda *arguments: pytest.fail("timed, though there is a record"))
+    handover = faster(own(on_gpu(HostDevice()), recorded(ratio, **changes)))
+    assert handover == by_record(recorded(ratio, **changes))
+    assert (handover is not None) == handed
+    if handover is not None:
+        assert handover.expected_us == pytest.approx(changes.get("vendor_us", 10.0 * (ratio or 0)))
+        assert handover.regret == 1.0
+        assert "the record of this product" in handover.why
 
 
 @pytest.mark.parametrize(("theirs", "handed"), [
@@ -114,41 +114,41 @@ def test_by_a_record(
 ])  # fmt: skip
 def test_by_timing_both(theirs: list[float], handed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     device = VendorHost()
-    seen, given = rounds_of(monkeypatch, theirs, [10.0] * 9), operands()
-    found = by_timing(prepare(device, PROBLEM, CONFIG), PREDICTED, given)
-    ((count, contenders, inputs),) = seen
-    assert (count, set(contenders), inputs) == (9, {"ours", "vendor"}, [given.each])
+    timings, matrices = fake_rounds(monkeypatch, theirs, [10.0] * 9), operands()
+    handover = by_timing(prepare(device, PROBLEM, CONFIG), PREDICTED, matrices)
+    ((count, contenders, inputs),) = timings
+    assert (count, set(contenders), inputs) == (9, {"ours", "vendor"}, [matrices.each])
     assert len(device.library.products) == 1  # its kernel is loaded before
-    assert (found is not None) == handed
-    if found is not None:
-        assert (found.expected_us, found.regret) == (9.0, 1.5 * 0.9)
-        assert found.why == "timing both at first use: 9 us for the 10 of ours"
+    assert (handover is not None) == handed
+    if handover is not None:
+        assert (handover.expected_us, handover.regret) == (9.0, 1.5 * 0.9)
+        assert handover.why == "timing both at first use: 9 us for the 10 of ours"
 
 
 def test_operands_that_a_cache_would_hold_are_copied_and_rotated_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    device, given = VendorHost(), operands()
-    seen, kernel = rounds_of(monkeypatch, [20.0] * 5, [10.0] * 5), prepare(device, PROBLEM, CONFIG)
+    device, matrices = VendorHost(), operands()
+    timings, kernel = fake_rounds(monkeypatch, [20.0] * 5, [10.0] * 5), prepare(device, PROBLEM, CONFIG)
 
     def timed_with_cache(nbytes: int) -> list[Any]:
         monkeypatch.setattr(device, "info", replace(device.info, l2_bytes=nbytes))
-        by_timing(kernel, PREDICTED, given)
-        inputs: list[Any] = seen.pop()[2]
+        by_timing(kernel, PREDICTED, matrices)
+        inputs: list[Any] = timings.pop()[2]
         return inputs
 
     sets = timed_with_cache(3 * PROBLEM.bytes)
     assert len(sets) == 8  # 2.5 times as much, rounded up
-    assert sets[0] == given.each
+    assert sets[0] == matrices.each
     assert len({each.pointer for one in sets for each in one}) == 24
     for a, b, c in sets[1:]:
-        for copy, of in ((a, given.each[0]), (b, given.each[1])):
-            assert replace(copy, pointer=of.pointer, owner=of.owner) == of
-            nbytes = of.rows * of.ld * 4
-            assert ctypes.string_at(copy.pointer, nbytes) == ctypes.string_at(of.pointer, nbytes)
+        for copy, original in ((a, matrices.each[0]), (b, matrices.each[1])):
+            assert replace(copy, pointer=original.pointer, owner=original.owner) == original
+            nbytes = original.rows * original.ld * 4
+            assert ctypes.string_at(copy.pointer, nbytes) == ctypes.string_at(original.pointer, nbytes)
         assert (c.rows, c.cols, c.ld) == (30, 50, 50)
     assert len(timed_with_cache(52 * PROBLEM.bytes)) == 1  # 130 sets, and a cache may well hold them
-    for most, count in ((7 * PROBLEM.bytes, 8), (7 * PROBLEM.bytes - 1, 1)):  # views may have much between their rows
+    for limit, count in ((7 * PROBLEM.bytes, 8), (7 * PROBLEM.bytes - 1, 1)):  # views may have much between their rows
         with monkeypatch.context() as limited:
-            limited.setattr(fallback, "_MOST_BYTES", most)
+            limited.setattr(fallback, "_MOST_BYTES", limit)
             assert len(timed_with_cache(3 * PROBLEM.bytes)) == count
     allocate = HostDevice.allocate
 
@@ -158,51 +158,51 @@ def test_operands_that_a_cache_would_hold_are_copied_and_rotated_over(monkeypatc
         return allocate(self, nbytes, stream)
 
     monkeypatch.setattr(HostDevice, "allocate", full)
-    assert timed_with_cache(3 * PROBLEM.bytes) == [given.each]
+    assert timed_with_cache(3 * PROBLEM.bytes) == [matrices.each]
 
 
-def test_what_is_expected_where_nobody_knows_the_regret(monkeypatch: pytest.MonkeyPatch) -> None:
-    rounds_of(monkeypatch, [5.0] * 5, [10.0] * 5)
-    for regret, told in ((None, None), (1.2, 1.0), (3.0, 1.5)):
-        found = by_timing(prepare(VendorHost(), PROBLEM, CONFIG), replace(PREDICTED, regret=regret), operands())
-        assert found is not None
-        assert found.regret == told
+def test_the_regret_of_a_handover_follows_from_that_of_the_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_rounds(monkeypatch, [5.0] * 5, [10.0] * 5)
+    for regret, expected in ((None, None), (1.2, 1.0), (3.0, 1.5)):
+        handover = by_timing(prepare(VendorHost(), PROBLEM, CONFIG), replace(PREDICTED, regret=regret), operands())
+        assert handover is not None
+        assert handover.regret == expected
 
 
-def test_it_is_really_timed_and_a_slow_library_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_library_is_really_timed_and_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     device = VendorHost()
-    slow = type(device.library.cublasSgemm_v2).__call__
+    original = type(device.library.cublasSgemm_v2).__call__
 
-    def waits(self: Any, *given: Any) -> Any:
+    def waits(self: Any, *arguments: Any) -> Any:
         import time
 
         time.sleep(0.02)
-        return slow(self, *given)
+        return original(self, *arguments)
 
     monkeypatch.setattr(type(device.library.cublasSgemm_v2), "__call__", waits)
-    given = operands()
-    a, b, c = (each.owner for each in given.each)
-    assert by_timing(prepare(device, PROBLEM, CONFIG), PREDICTED, given) is None
+    matrices = operands()
+    a, b, c = (each.owner for each in matrices.each)
+    assert by_timing(prepare(device, PROBLEM, CONFIG), PREDICTED, matrices) is None
     assert len(device.library.products) >= 5
     assert np.array_equal(c, a @ b)
 
 
 def test_long_products_have_fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = rounds_of(monkeypatch, [20.0], [10.0])
+    timings = fake_rounds(monkeypatch, [20.0], [10.0])
     kernel = prepare(VendorHost(), PROBLEM, CONFIG)
     monkeypatch.setattr(fallback, "_LONG_FLOPS", PROBLEM.flops)
     by_timing(kernel, PREDICTED, operands())
-    assert [each[0] for each in seen] == [2]
+    assert [each[0] for each in timings] == [2]
 
 
-def test_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody knows without work, without memory or the library, and while a graph is captured."""
+def test_nothing_is_handed_over_where_nothing_can_be_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timing needs work, memory, the library, and a stream that captures no graph."""
     device, calls = VendorHost(), list[Operands]()
     kernel = on_gpu(device)
 
     def fails(error: Exception) -> Callable[..., None]:
-        def timed(kernel: Kernel, found: LookupResult, given: Operands) -> None:
-            calls.append(given)
+        def timed(kernel: Kernel, looked_up: LookupResult, matrices: Operands) -> None:
+            calls.append(matrices)
             raise error
 
         return timed
@@ -218,16 +218,16 @@ def test_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
         assert faster(own(kernel)) is None
         device.captured = False
     assert len(calls) == 4
-    for a, b, c in (each.each for each in calls):  # random ones, as the problem says
+    for a, b, c in (each.each for each in calls):  # random operands of the problem's sizes
         assert [(x.rows, x.cols, x.ld) for x in (a, b, c)] == [(30, 7, 7), (7, 50, 50), (30, 50, 50)]
 
 
 class TestMatmul:
-    """The operands that a call gives to be tried on."""
+    """The operands of a call, on which both are timed."""
 
     @pytest.mark.parametrize("turned", [False, True])
     def test_its_own_operands_where_they_lie(self, turned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        device, given = VendorHost(), list[Operands]()
+        device, calls = VendorHost(), list[Operands]()
         monkeypatch.setattr(matmul_module, "device_of", lambda selector: device)
         for kind in {type(each) for each in matmul_module.KINDS.values()}:
             monkeypatch.setattr(kind, "stream", staticmethod(lambda index: 7), raising=False)
@@ -235,19 +235,19 @@ class TestMatmul:
             monkeypatch.setattr(kind, "view", lambda *a, view=view: replace(view(*a), place="cuda:0"))
 
         def noted(own: OwnKernel, operands: Any) -> None:
-            given.append(operands())
+            calls.append(operands())
 
-        library = Library(look_up, measured, lambda *given: None, noted)
+        library = Library(look_up, measured, lambda *arguments: None, noted)
         a, b = whole(9, 8), whole(8, 7)
         if turned:
             a, b = np.ascontiguousarray(a.T).T, np.ascontiguousarray(b.T).T
         board = np.zeros((9, 10), "f4")
         library.matmul(a, b, out=board[:, :7], vendor="auto")
         library.matmul(a, b, vendor="auto")
-        assert len(given) == 1
-        x, y, c = given[0].each
+        assert len(calls) == 1
+        x, y, c = calls[0].each
         assert (x.pointer, y.pointer) == (a.ctypes.data, b.ctypes.data)
         assert (x.ld, y.ld, x.trans, y.trans) == ((9, 8, True, True) if turned else (8, 7, False, False))
         assert (c.rows, c.cols, c.ld) == (9, 7, 7)
         assert c.pointer not in range(board.ctypes.data, board.ctypes.data + board.nbytes)  # C may have to be read
-        assert given[0].stream == 7
+        assert calls[0].stream == 7

@@ -1,4 +1,4 @@
-"""Variants that threads of this process compile, and that are tried one after the other."""
+"""Threads of this process compile variants, which are tried one after the other."""
 
 import math
 import threading
@@ -39,8 +39,8 @@ class Compiling:
         with self._change:
             self.begun.append(source.name)
             self._change.notify_all()
-        waited = next((event for config, event in self.done.items() if source.name == name_of(config)), None)
-        assert waited is None or waited.wait(LIMIT_S)
+        release = next((event for config, event in self.done.items() if source.name == name_of(config)), None)
+        assert release is None or release.wait(LIMIT_S)
         if self.failing is not None:
             raise self.failing
         return SimpleNamespace(seconds=3.5)
@@ -57,20 +57,20 @@ def name_of(config: Config) -> str:
 
 
 class Trying:
-    """A bench on which everything works, but for what is at `fault`, and takes as long as it may."""
+    """A bench on which each variant takes as long as it may, and all but `fault` work."""
 
-    made: ClassVar[list["Trying"]] = []
+    benches: ClassVar[list["Trying"]] = []
     fault: ClassVar[Config | None] = None
-    cold: ClassVar[Exception | None] = None
+    warm_error: ClassVar[Exception | None] = None
 
     def __init__(self, device: Any, problem: Problem) -> None:
         self.device, self.warmed, self.duels = device, 0, list[tuple[Any, ...]]()
-        self.made.append(self)
+        self.benches.append(self)
 
     def warm(self) -> None:
         self.warmed += 1
-        if self.cold is not None:
-            raise self.cold
+        if self.warm_error is not None:
+            raise self.warm_error
 
     def try_variant(self, config: Config, stop_above_us: float) -> Tried:
         record = make(stop_above_us, config=config)
@@ -88,9 +88,9 @@ def compiling(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiling]:
     compiler = Compiling()
     monkeypatch.setattr(evaluate, "compile_cached", compiler)
     monkeypatch.setattr(evaluate, "Bench", Trying)
-    monkeypatch.setattr(Trying, "made", [])
+    monkeypatch.setattr(Trying, "benches", [])
     yield compiler
-    for event in compiler.done.values():  # threads of a test that failed end too
+    for event in compiler.done.values():  # threads of a failed test end too
         event.set()
 
 
@@ -105,15 +105,15 @@ def started() -> Iterator[Callable[..., InProcess]]:
         return evaluators[-1]
 
     yield start
-    for each in evaluators:
-        each.close()
+    for evaluator in evaluators:
+        evaluator.close()
 
 
 def tried(evaluator: InProcess, timeout_s: float = LIMIT_S, stop_above_us: float = 50.0) -> list[Config]:
     return [each.record.config for each in evaluator.results(timeout_s, stop_above_us)]
 
 
-def test_threads_compile_side_by_side_and_some_variants_wait_for_them(
+def test_threads_compile_side_by_side_and_a_few_variants_wait_for_them(
     compiling: Compiling, started: Callable[..., InProcess]
 ) -> None:
     evaluator = started(threads=2)
@@ -137,7 +137,7 @@ def test_one_thread_has_one_variant_at_a_time(compiling: Compiling, started: Cal
     assert (evaluator.room(), evaluator.busy()) == (1, False)
 
 
-def test_of_what_is_compiled_the_one_that_was_submitted_first_is_tried_and_nothing_late_is_waited_for(
+def test_the_compiled_variant_that_was_submitted_first_is_tried_and_late_ones_are_not_waited_for(
     compiling: Compiling, started: Callable[..., InProcess]
 ) -> None:
     evaluator = started(threads=3)
@@ -155,7 +155,7 @@ def test_of_what_is_compiled_the_one_that_was_submitted_first_is_tried_and_nothi
     assert not evaluator.busy()
 
 
-def test_what_compiling_took_is_told_and_where_timing_stops(
+def test_a_trial_has_the_seconds_of_compiling_and_the_limit_of_timing(
     compiling: Compiling, started: Callable[..., InProcess]
 ) -> None:
     evaluator = started()
@@ -163,11 +163,11 @@ def test_what_compiling_took_is_told_and_where_timing_stops(
     evaluator.submit(FIRST)
     (result,) = evaluator.results(LIMIT_S, 77.0)
     assert result.phases.compile_s == 3.5 + 0.25
-    assert result.record.median_us == 77.0  # as that bench says
+    assert result.record.median_us == 77.0  # that bench takes as long as it may
 
 
 @pytest.mark.parametrize("failing", [CompileError("no such instruction"), DeviceError("no compiler")])
-def test_what_cannot_be_compiled_is_told_by_who_tries_it(
+def test_an_error_of_a_compiler_is_left_to_the_trial(
     failing: Exception, compiling: Compiling, started: Callable[..., InProcess]
 ) -> None:
     evaluator, compiling.failing = started(), failing
@@ -176,7 +176,7 @@ def test_what_cannot_be_compiled_is_told_by_who_tries_it(
     assert tried(evaluator) == [FIRST]
 
 
-def test_what_cannot_be_rendered_is_a_failure_like_any_other() -> None:
+def test_a_variant_that_cannot_be_rendered_is_a_failure_like_any_other() -> None:
     evaluator = InProcess(HostDevice().info, PROBLEM, HostDevice(), 2)
     evaluator.submit(parse("tiled:8,unroll=32"))
     assert evaluator.busy()
@@ -190,19 +190,19 @@ def test_what_cannot_be_rendered_is_a_failure_like_any_other() -> None:
 def test_the_bench_is_made_while_threads_compile_and_the_library_loads_its_kernel_then(
     compiling: Compiling, started: Callable[..., InProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Trying, "cold", LaunchError("the library is missing"))  # which costs nothing
+    monkeypatch.setattr(Trying, "warm_error", LaunchError("the library is missing"))  # costs no variant
     evaluator = started(brief=True)
     evaluator.submit(FIRST)
     compiling.wait_for(1)
-    assert Trying.made == []
+    assert Trying.benches == []
     assert tried(evaluator, 0.01) == []
-    assert [bench.warmed for bench in Trying.made] == [1]
+    assert [bench.warmed for bench in Trying.benches] == [1]
     compiling.done[FIRST].set()
     assert tried(evaluator) == [FIRST]
-    assert len(Trying.made) == 1
+    assert len(Trying.benches) == 1
     for thorough in (started(brief=False), started(brief=True, info=HostDevice().info)):
         assert thorough.results(0.0, math.inf) == []
-        assert Trying.made[-1].warmed == 0
+        assert Trying.benches[-1].warmed == 0
 
 
 def test_on_the_processor_nothing_is_timed_while_threads_compile(
@@ -223,7 +223,7 @@ def test_on_the_processor_nothing_is_timed_while_threads_compile(
     assert ended == [FIRST]
 
 
-def test_a_device_in_error_ends_it(
+def test_a_device_in_error_ends_the_evaluator(
     compiling: Compiling, started: Callable[..., InProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Trying, "fault", SECOND)
@@ -235,7 +235,7 @@ def test_a_device_in_error_ends_it(
         assert evaluator.given_up == reason
 
 
-def test_before_a_duel_what_waits_is_dropped(compiling: Compiling, started: Callable[..., InProcess]) -> None:
+def test_a_duel_drops_the_variants_that_wait(compiling: Compiling, started: Callable[..., InProcess]) -> None:
     for brief in (False, True):
         evaluator = started(threads=2, brief=brief)
         for config in (FIRST, SECOND, THIRD):
@@ -243,5 +243,5 @@ def test_before_a_duel_what_waits_is_dropped(compiling: Compiling, started: Call
         waiting = {config: future for future, config in evaluator._waiting.items()}
         result: Any = evaluator.duel((FIRST,), 7, 1.5)
         assert result == "a duel"
-        assert Trying.made[-1].duels == [((FIRST,), 7, 1.5, brief)]
+        assert Trying.benches[-1].duels == [((FIRST,), 7, 1.5, brief)]
         assert waiting[THIRD].cancelled()  # no thread had begun it

@@ -1,4 +1,4 @@
-"""The search of a neighbourhood: configs as parameters, what it proposes, how soon it is near the best, and its end."""
+"""The search of a neighbourhood: configs as parameters, its proposals, how soon it nears the best, and its end."""
 
 import contextlib
 import itertools
@@ -63,7 +63,7 @@ def likely(problem: Problem) -> tuple[Config, ...]:
 
 
 class Truth:
-    """Made up times: those that are expected, each value of a parameter being wrong by some percent of its own."""
+    """Made-up times: each value of a parameter makes the forecast wrong by a few percent of its own."""
 
     def __init__(self, problem: Problem) -> None:
         self.forecast = Forecast(problem, H200)
@@ -83,14 +83,14 @@ def _error(problem: Problem, parameter: tuple[str, Any]) -> float:
 
 
 def least(search: Search[Config], truth: Truth, trials: int) -> float:
-    """The least time that a search finds."""
-    result = []
+    """The least microseconds in so many trials of a search."""
+    times_us = []
     for _ in range(trials):
         config = search.ask()
         assert config is not None
-        result += truth.us([config])
-        search.tell(config, result[-1])
-    return min(result)
+        times_us += truth.us([config])
+        search.tell(config, times_us[-1])
+    return min(times_us)
 
 
 # Configs as parameters
@@ -112,9 +112,9 @@ def test_a_config_of_any_family_is_its_parameters_and_back(family: str) -> None:
         params = variants.params_of(config)
         assert variants.variant_of(params) == config
         assert params.keys() == variants.distributions.keys()
-        for name, each in variants.distributions.items():
-            assert each._contains(each.to_internal_repr(params[name])), (name, params[name])
-        # They go through a study, whatever it keeps of them, as plain values.
+        for name, distribution in variants.distributions.items():
+            assert distribution._contains(distribution.to_internal_repr(params[name])), (name, params[name])
+        # A study gets plain values, which any storage keeps.
         assert {type(value) for value in params.values()} <= {int, str, bool}
         trial = optuna.create_trial(params=params, distributions=variants.distributions, value=1.0)
         assert variants.variant_of(trial.params) == config
@@ -128,7 +128,7 @@ def test_configs_that_differ_have_parameters_that_differ() -> None:
 
 
 @FAST
-def test_what_a_family_lacks_says_nothing() -> None:
+def test_parameters_that_a_family_lacks_are_ignored() -> None:
     variants, config = Parameters(), parse("tiled:16")
     params = variants.params_of(config)
     assert "block_k" in params
@@ -141,16 +141,16 @@ def test_what_a_family_lacks_says_nothing() -> None:
     "changed",
     [{"family": "other"}, {"family": 5}, {"tile_width": 17}, {"edge": "?"}, {"family": "simt", "block_m": -1}],
 )
-def test_parameters_of_nothing_are_none(changed: dict[str, Any]) -> None:
+def test_parameters_of_no_config_give_none(changed: dict[str, Any]) -> None:
     params = Parameters().params_of(parse("tiled:16"))
     assert Parameters().variant_of({**params, **changed}) is None
 
 
 @FAST
-@pytest.mark.parametrize("lacking", ["family", "tile_width", "edge"])
-def test_parameters_that_are_not_all_there_are_none(lacking: str) -> None:
+@pytest.mark.parametrize("missing", ["family", "tile_width", "edge"])
+def test_incomplete_parameters_give_none(missing: str) -> None:
     params = Parameters().params_of(parse("tiled:16"))
-    del params[lacking]
+    del params[missing]
     assert Parameters().variant_of(params) is None
     assert Parameters().variant_of({}) is None
 
@@ -171,7 +171,7 @@ def test_parameters_that_are_not_all_there_are_none(lacking: str) -> None:
 )
 @pytest.mark.parametrize("works", [0.9, 0.0])
 def test_it_proposes_legal_configs_each_once(shape: str, dtype: str, accuracy: str, arch: str, works: float) -> None:
-    """However many fail, several being under way, and some that nobody proposed being told."""
+    """Trials may all fail, several are under way at a time, and one outcome is of a config that was not proposed."""
     problem = Problem.parse(shape, dtype, accuracy=accuracy)
     info = host_info() if arch == "host" else on(arch)
     start = [choice.config for choice in shortlist(problem, info, (), 60)]
@@ -203,18 +203,18 @@ def test_it_begins_with_the_likely_ones_and_goes_on_to_neighbours_of_the_fastest
     assert [*times][:BEGUN] == [*likely(WIDE)][:BEGUN]
     others = [config for config in times if config not in likely(WIDE)]
     assert len(others) > 20
-    begun = min([*times][:BEGUN], key=times.__getitem__)
-    assert set(neighbours(begun, truth.forecast)) & set(others)
+    fastest = min([*times][:BEGUN], key=times.__getitem__)
+    assert set(neighbours(fastest, truth.forecast)) & set(others)
 
 
 @FAST
 def test_it_ends_once_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of a neighbourhood is tried, also what is far from the fastest and what is only reached by failures."""
+    """Every config of a neighbourhood is tried, also one far from the fastest and one that only failures lead to."""
     configs = [parse(f"tiled:{width}") for width in (4, 8, 16, 32)]
     chain = {config: [other] for config, other in itertools.pairwise(configs)}
     monkeypatch.setattr(neighbourhood, "neighbours", lambda config, forecast: chain.get(config, []))
-    falling, rising, some = [4.0, 3.0, 2.0, 1.0], [1.0, 2.0, 3.0, 4.0], [None, 1.0, None, 2.0]
-    for times in (falling, rising, some, [None] * 4):
+    falling, rising, mixed = [4.0, 3.0, 2.0, 1.0], [1.0, 2.0, 3.0, 4.0], [None, 1.0, None, 2.0]
+    for times in (falling, rising, mixed, [None] * 4):
         search = local_search(Forecast(WIDE, H200), configs[:1], 0)
         time_of = dict(zip(configs, times))
         suggested = []
@@ -229,8 +229,8 @@ def test_it_ends_once_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("problem", [WIDE, pytest.param(EVEN, marks=pytest.mark.slow)], ids=str)
 def test_a_user_s_study_is_near_the_best_sooner_than_by_chance(problem: Problem) -> None:
-    """After 60 trials it has what is faster than any of the thousand configs that spaces list, and than what chance
-    finds among them."""
+    """After 60 trials its best is faster than any of the thousand configs that spaces list, and than the best of 60
+    random ones."""
     truth, listed = Truth(problem), searched(problem, H200)
     best = min(truth.us(listed))
     sampler = LocalSampler(truth.forecast, likely(problem), 0)
@@ -251,8 +251,8 @@ def test_a_user_s_study_is_near_the_best_sooner_than_by_chance(problem: Problem)
 
 
 def test_a_search_without_a_study_chooses_the_same() -> None:
-    """First use searches so, as importing Optuna takes too long."""
-    truth, result = Truth(WIDE), []
+    """First use searches without a study, since importing Optuna takes too long."""
+    truth, suggestions = Truth(WIDE), []
     for search in (
         Unrecorded(Neighbourhood(Forecast(WIDE, H200), likely(WIDE))),
         local_search(Forecast(WIDE, H200), likely(WIDE), 0),
@@ -263,8 +263,8 @@ def test_a_search_without_a_study_chooses_the_same() -> None:
             assert config is not None
             suggested.append(config)
             search.tell(config, None if trial % 7 == 0 else truth.us([config])[0])
-        result.append(suggested)
-    assert result[0] == result[1]
+        suggestions.append(suggested)
+    assert suggestions[0] == suggestions[1]
 
 
 @FAST
@@ -324,19 +324,19 @@ def test_a_forked_child_goes_on_though_a_thread_was_being_served() -> None:
 
 
 @FAST
-def test_the_process_knows_errors_that_it_was_told_and_less_of_what_is_less_alike() -> None:
+def test_the_process_predicts_measured_errors_and_is_less_sure_of_what_is_less_alike() -> None:
     process = ErrorProcess()
     measured = parse("simt:64x64x16")
-    alike, other, family = parse("simt:64x64x16,interleave=2"), parse("simt:128x32x8,thread=4x4"), parse("tiled:16")
-    every = [measured, alike, other, family]
-    process.meet(every)
+    alike, other, foreign = parse("simt:64x64x16,interleave=2"), parse("simt:128x32x8,thread=4x4"), parse("tiled:16")
+    configs = [measured, alike, other, foreign]
+    process.meet(configs)
     assert process.fit([measured], np.array([0.3])) == pytest.approx([0.3])
-    mean, deviation = process.predict(every, [])
+    mean, deviation = process.predict(configs, [])
     assert mean == pytest.approx([0.3] * 4)
     assert (np.diff(deviation) > 0).all()
     errors = np.array([0.3, -0.1])
-    process.fit([measured, family], errors)
-    mean, _ = process.predict(every, [])
+    process.fit([measured, foreign], errors)
+    mean, _ = process.predict(configs, [])
     assert mean[0] > mean[1] > mean[2] > mean[3]
     # A trial that is under way lowers the deviations around it, and moves no mean.
     before, waiting = process.predict([alike, other], []), process.predict([alike, other], [other])
@@ -347,7 +347,7 @@ def test_the_process_knows_errors_that_it_was_told_and_less_of_what_is_less_alik
 
 @FAST
 def test_the_process_is_the_one_of_its_covariance() -> None:
-    """Beside the formulas, by solving for all at once."""
+    """Its mean and covariance are those of the formulas, solved for all configs at once."""
     process, configs = ErrorProcess(), list(searched(WIDE, H200)[::60])
     measured, others = configs[:20], configs[20:]
     errors = np.random.default_rng(1).normal(0.1, 0.05, len(measured))
@@ -358,17 +358,17 @@ def test_the_process_is_the_one_of_its_covariance() -> None:
     mean, covariance = process.joint(others)
     codes = process._codes[process._rows(configs)]
     whole = _covariance(codes, codes) + 0.015**2 * np.eye(len(configs))
-    noises = []
+    fits = []
     for noise in (0.0, 0.02, 0.05, 0.1):
         inner = whole[:20, :20] + noise**2 * np.eye(20)
         centred = errors - errors.mean()
-        likely = -0.5 * centred @ np.linalg.solve(inner, centred) - 0.5 * np.linalg.slogdet(inner)[1]
-        noises.append((likely, errors.mean() + whole[20:, :20] @ np.linalg.solve(inner, centred), inner))
-    _, expected, inner = max(noises, key=lambda each: each[0])
+        likelihood = -0.5 * centred @ np.linalg.solve(inner, centred) - 0.5 * np.linalg.slogdet(inner)[1]
+        fits.append((likelihood, errors.mean() + whole[20:, :20] @ np.linalg.solve(inner, centred), inner))
+    _, expected, inner = max(fits, key=lambda each: each[0])
     assert mean == pytest.approx(expected, abs=1e-9)
-    left = whole[20:, 20:] - whole[20:, :20] @ np.linalg.solve(inner, whole[:20, 20:])
-    assert covariance == pytest.approx(0.35**2 * left, abs=1e-9)
-    assert process.predict(others, [])[1] == pytest.approx(0.35 * np.sqrt(np.diag(left)), abs=1e-6)
+    conditional = whole[20:, 20:] - whole[20:, :20] @ np.linalg.solve(inner, whole[:20, 20:])
+    assert covariance == pytest.approx(0.35**2 * conditional, abs=1e-9)
+    assert process.predict(others, [])[1] == pytest.approx(0.35 * np.sqrt(np.diag(conditional)), abs=1e-6)
 
 
 @FAST
@@ -378,11 +378,11 @@ def test_the_expected_improvement_is_the_mean_of_what_is_below_the_best() -> Non
     assert improvement(mean, deviation, 0.05) == pytest.approx(np.maximum(0.05 - drawn, 0).mean(axis=0), rel=0.02)
 
 
-# The gain that is expected, and the end that it makes
+# The expected gain, and the end of a search by it
 
 
 def test_the_expected_gain_falls_while_the_best_is_neared() -> None:
-    """The gain is None while too few outcomes are known."""
+    """The gain is None before there are enough outcomes."""
     truth, gains = Truth(EVEN), list[float | None]()
     chooser = Neighbourhood(truth.forecast, likely(EVEN), least_outcomes=24)
     search = Unrecorded(chooser)
@@ -399,7 +399,7 @@ def test_the_expected_gain_falls_while_the_best_is_neared() -> None:
     assert min(estimates[:100]) > 3e-4 > max(estimates[-20:])
 
 
-def test_a_sampler_tells_the_gain_of_the_study_that_began_last() -> None:
+def test_a_sampler_reports_the_gain_of_the_study_that_began_last() -> None:
     truth = Truth(WIDE)
     sampler = LocalSampler(truth.forecast, likely(WIDE), 0)
     assert sampler.expected_gain is None
@@ -415,13 +415,13 @@ def test_a_sampler_tells_the_gain_of_the_study_that_began_last() -> None:
 
 
 @FAST
-def test_samplers_of_listed_points_say_nothing_of_a_gain() -> None:
+def test_samplers_of_listed_points_expect_no_gain() -> None:
     space = space_of([parse("tiled:8"), parse("tiled:16")])
     assert Search(Listed(space), RandomSampler(space, 0)).expected_gain is None
 
 
 def tried_of(problem: Problem, device_key: str, config: Config, us: float | None) -> Tried:
-    """The outcome of a config that takes that long, or none for one that does not work."""
+    """The outcome of a config that takes `us` microseconds, or that crashes where `us` is None."""
     if us is None:
         record = Record(problem, device_key, config, Status.CRASHED, "it ended")
     else:
@@ -430,8 +430,8 @@ def tried_of(problem: Problem, device_key: str, config: Config, us: float | None
     return Tried(record, Phases(0.1, 0.01, 0.01))
 
 
-class Made:
-    """An evaluator that tells made up times at once."""
+class FakeEvaluator:
+    """An evaluator that returns made-up times at once."""
 
     given_up = ""
 
@@ -441,7 +441,7 @@ class Made:
         self.tried: list[Config] = []
 
     def submit(self, config: Config) -> None:
-        """Keep it for `results`."""
+        """Queue a variant for `results`."""
         self._waiting.append(config)
 
     def room(self) -> int:
@@ -449,11 +449,11 @@ class Made:
         return self._room - len(self._waiting)
 
     def busy(self) -> bool:
-        """Whether any waits."""
+        """Whether a variant waits."""
         return bool(self._waiting)
 
     def results(self, timeout_s: float, stop_above_us: float) -> list[Tried]:
-        """The first that waits."""
+        """The outcome of the variant that has waited longest."""
         if not self._waiting:
             time.sleep(min(timeout_s, 0.001))
             return []
@@ -463,13 +463,13 @@ class Made:
         return [tried_of(self._truth.forecast.problem, H200.key, config, us)]
 
 
-def explored(folder: Path, budget: Budget, sampler: str | None = None, seed: int = 0) -> tuple[Run, Made, str]:
-    """A search for `EVEN` of made up times, and why it ended."""
+def explored(folder: Path, budget: Budget, sampler: str | None = None, seed: int = 0) -> tuple[Run, FakeEvaluator, str]:
+    """A search for `EVEN` with made-up times, its evaluator, and why it ended."""
     plan = planned(EVEN, H200, Store(folder, folder / "none"), (("compiler", "1"),), (), None, sampler, seed, 5)
-    run, evaluator = Run(plan, budget, Progress()), Made(Truth(EVEN))
-    made: Any = evaluator
+    run, evaluator = Run(plan, budget, Progress()), FakeEvaluator(Truth(EVEN))
+    untyped: Any = evaluator
     try:
-        stopped = run.explore(made, time.monotonic() + 60, 60.0)
+        stopped = run.explore(untyped, time.monotonic() + 60, 60.0)
     finally:
         plan.search.close()
     return run, evaluator, stopped
@@ -479,7 +479,7 @@ def explored(folder: Path, budget: Budget, sampler: str | None = None, seed: int
 def test_a_search_ends_where_little_is_to_be_gained_and_soon_where_it_resumes_enough(
     tmp_path: Path, gain: float, most: int
 ) -> None:
-    # The sampler's thread learns outcomes sooner or later. Its estimate varies with that by some 1e-4.
+    # The sampler's thread gets outcomes sooner or later, so that its estimate varies by about 1e-4.
     run, evaluator, stopped = explored(tmp_path, Budget(1000, 60.0, gain))
     assert stopped == "gain"
     assert run.plan.search.expected_gain is not None
@@ -494,61 +494,63 @@ def test_a_search_ends_where_little_is_to_be_gained_and_soon_where_it_resumes_en
 
 
 class Foreseen(InOrder):
-    """Asks for configs, and expects this of what is left after so many outcomes."""
+    """A search of a list of configs, with the gain that it expects after each outcome."""
 
     def __init__(self, configs: Iterable[Config], gains: list[float | None]) -> None:
         super().__init__(configs)
         self._gains = gains
 
     def tell(self, config: Config, entry: Entry) -> None:
-        """Take a variant."""
+        """Go on to the next gain."""
         self._gains = self._gains[1:] or self._gains
 
     @property
     def expected_gain(self) -> float | None:  # type: ignore[override]
-        """Outcomes so far."""
+        """The gain after the outcomes so far."""
         return self._gains[0]
 
 
 @FAST
 @pytest.mark.parametrize(
-    ("gains", "ends", "why"),
+    ("gains", "trials", "stopped"),
     [
         ([None, None, 0.5, 0.02, 0.005], 4, "gain"),
-        ([0.5, 0.01, 0.01, 0.0], 3, "gain"),  # as much as is wanted is worth a trial
+        ([0.5, 0.01, 0.01, 0.0], 3, "gain"),  # a gain that equals the limit is worth a trial
         ([None], 9, "space"),
         ([1.0, 0.02], 9, "space"),
     ],
 )
-def test_a_search_goes_on_until_less_is_expected_than_is_wanted(gains: list[float | None], ends: int, why: str) -> None:
+def test_a_search_goes_on_until_the_expected_gain_is_below_the_limit(
+    gains: list[float | None], trials: int, stopped: str
+) -> None:
     configs = [parse(f"naive:8x{width}") for width in (1, 2, 4, 8, 16, 32, 64, 128, 256)]
     run = Run(Plan(Foreseen(configs, gains), "local", {}, 3, (), ()), Budget(100, 60.0, 0.01), Progress())
-    made: Any = Made(Truth(EVEN), room=1)
-    assert run.explore(made, time.monotonic() + 60, 60.0) == why
-    assert made.tried == configs[:ends]
+    evaluator: Any = FakeEvaluator(Truth(EVEN), room=1)
+    assert run.explore(evaluator, time.monotonic() + 60, 60.0) == stopped
+    assert evaluator.tried == configs[:trials]
 
 
 @FAST
-def test_a_search_tries_its_least_variants_whatever_is_expected() -> None:
+def test_a_search_tries_its_least_number_of_variants_whatever_the_gain() -> None:
     configs = [parse(f"naive:8x{width}") for width in (1, 2, 4, 8, 16, 32)]
     run = Run(Plan(Foreseen(configs, [0.0]), "local", {}, 3, (), ()), Budget(100, 60.0, 0.01, 4), Progress())
-    made: Any = Made(Truth(EVEN), room=1)
-    assert run.explore(made, time.monotonic() + 60, 60.0) == "gain"
-    assert made.tried == configs[:4]
+    evaluator: Any = FakeEvaluator(Truth(EVEN), room=1)
+    assert run.explore(evaluator, time.monotonic() + 60, 60.0) == "gain"
+    assert evaluator.tried == configs[:4]
 
 
 @FAST
 def test_what_the_library_would_run_is_waited_for_though_nothing_is_to_be_gained() -> None:
     first = parse("tiled:16")
     plan = Plan(Foreseen(map(parse, ("naive", "tiled:8")), [0.0]), "local", {}, 3, (first,), (first,))
-    made: Any = Made(Truth(EVEN), room=3)
+    evaluator: Any = FakeEvaluator(Truth(EVEN), room=3)
     run = Run(plan, Budget(100, 60.0, 0.01), Progress())
-    assert run.explore(made, time.monotonic() + 60, 60.0) == "gain"
-    assert made.tried == [first]
+    assert run.explore(evaluator, time.monotonic() + 60, 60.0) == "gain"
+    assert evaluator.tried == [first]
 
 
-def test_a_limit_or_no_gain_to_be_reached_ends_it_elsewhere(tmp_path: Path) -> None:
-    assert explored(tmp_path / "a", Budget(70, 60.0, 0.5))[2] == "trials"  # too few to say anything
+def test_a_search_without_an_estimate_or_a_limit_of_the_gain_ends_by_its_trials(tmp_path: Path) -> None:
+    assert explored(tmp_path / "a", Budget(70, 60.0, 0.5))[2] == "trials"  # too few for an expected gain
     run, evaluator, stopped = explored(tmp_path / "b", Budget(120, 60.0))
     assert (stopped, len(evaluator.tried)) == ("trials", 120)
     assert run.plan.search.expected_gain is not None
@@ -559,8 +561,8 @@ SLOW_PAIRS = [pytest.param("local", other, marks=pytest.mark.slow) for other in 
 
 @pytest.mark.parametrize(("first", "second"), [("gp", "local"), ("tpe", "random"), *SLOW_PAIRS])
 def test_one_journal_serves_all_samplers(tmp_path: Path, first: str, second: str) -> None:
-    """A sampler resumes the trials of another one, and repeats none of them; a sampler of lists leaves configs that no
-    list has to the others."""
+    """A sampler resumes the trials of another one, and repeats none of them. A sampler of listed configs resumes no
+    trial of another config."""
     before, tried, _ = explored(tmp_path, Budget(60, 60.0), first)
     assert not before.resumed
     assert len(tried.tried) == 60
@@ -584,15 +586,15 @@ def test_one_journal_serves_all_samplers(tmp_path: Path, first: str, second: str
 
 
 def test_a_tuning_says_that_it_ended_by_the_gain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the processor, whose model the made up times follow."""
+    """The made-up times follow the model of the processor."""
     problem, info = Problem(24, 20, 16), host_info()
-    forecast, entries = Forecast(problem, info), list[Config]()
+    forecast, configs = Forecast(problem, info), list[Config]()
 
-    def made(self: Bench, config: Config, stop_above_us: float = math.inf) -> Tried:
-        entries.append(config)
+    def timed(self: Bench, config: Config, stop_above_us: float = math.inf) -> Tried:
+        configs.append(config)
         return tried_of(problem, info.key, config, forecast.us([config])[0])
 
-    monkeypatch.setattr(Bench, "try_variant", made)
+    monkeypatch.setattr(Bench, "try_variant", timed)
     monkeypatch.setattr("tilewright.tuner.measure.evaluate._compiled", lambda *arguments: 0.0)
     monkeypatch.setattr(
         sampler_module, "Neighbourhood", lambda *arguments: Neighbourhood(*arguments, least_outcomes=30)
@@ -601,6 +603,6 @@ def test_a_tuning_says_that_it_ended_by_the_gain(monkeypatch: pytest.MonkeyPatch
     assert (result.stopped, result.sampler) == ("gain", "local")
     assert result.expected_gain is not None
     assert 0 <= result.expected_gain < 0.01
-    assert 30 <= result.trials == len(entries) < 300
-    spaces = tune(problem, device="host", isolation=False, trials=60, seconds=60, keep=1, sampler="random")
-    assert (spaces.stopped, spaces.expected_gain) == ("trials", None)
+    assert 30 <= result.trials == len(configs) < 300
+    listed = tune(problem, device="host", isolation=False, trials=60, seconds=60, keep=1, sampler="random")
+    assert (listed.stopped, listed.expected_gain) == ("trials", None)

@@ -1,4 +1,4 @@
-"""Tests that our samplers keep the promises of Optuna's: users' own studies, in threads, of either direction."""
+"""Our samplers keep the promises of Optuna's: they serve users' own studies, in threads and in either direction."""
 
 import gc
 import itertools
@@ -71,7 +71,7 @@ def make(name: str) -> Make:
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Optuna tells each trial."""
+    """Optuna logs each trial unless its verbosity is lower."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     yield
@@ -79,7 +79,7 @@ def quiet() -> Iterator[None]:
 
 
 def suggest(trial: optuna.Trial, distributions: dict[str, BaseDistribution]) -> dict[str, Any]:
-    """All parameters, as a user's objective asks for them."""
+    """All parameters of a trial, suggested as a user's objective does it."""
     return {
         name: trial.suggest_int(name, each.low, each.high)
         if isinstance(each, IntDistribution)
@@ -89,18 +89,18 @@ def suggest(trial: optuna.Trial, distributions: dict[str, BaseDistribution]) -> 
 
 
 def cost(variant: Any) -> float:
-    """A value for each variant, which says little of others."""
+    """A value for each variant, unlike those of similar variants."""
     text = repr(variant)
     return 1.0 + sum(place * ord(letter) for place, letter in enumerate(text, 1)) % 97 / 97
 
 
 def variants_of(sampler: Sampler, study: optuna.Study) -> list[Any]:
-    """The variants of its trials, in their order."""
+    """The variants of a study's trials, in their order."""
     return [sampler.variants.variant_of(trial.params) for trial in study.trials]
 
 
 def drive(study: optuna.Study, sampler: Sampler, count: int, sign: float = 1.0) -> list[Any]:
-    """Run `count` trials of a study one after the other; returns their variants."""
+    """Run `count` trials of a study one after the other, and return their variants."""
     variants = []
     for _ in range(count):
         trial = study.ask(sampler.distributions)
@@ -110,7 +110,7 @@ def drive(study: optuna.Study, sampler: Sampler, count: int, sign: float = 1.0) 
 
 
 def test_parallel_trials_repeat_nothing(make: Make, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trial gets its parameters only some time after they were chosen."""
+    """A trial gets its parameters a while after they were chosen."""
     sampler = make()
     study = optuna.create_study(sampler=sampler)
     chosen = sampler.sample_relative
@@ -134,8 +134,8 @@ def test_parallel_trials_repeat_nothing(make: Make, name: str, monkeypatch: pyte
     assert {trial.state for trial in study.trials} == {TrialState.COMPLETE}
 
 
-def test_a_trial_that_has_some_of_its_parameters_takes_nothing_from_others(make: Make, name: str) -> None:
-    """A study writes the parameters of a trial one by one, and asks for others meanwhile in other threads."""
+def test_a_trial_that_has_part_of_its_parameters_takes_nothing_from_others(make: Make, name: str) -> None:
+    """A study writes the parameters of a trial one by one, while other threads ask for other trials."""
     sampler = make()
     study = optuna.create_study(sampler=sampler)
     first_names = dict(itertools.islice(sampler.distributions.items(), 1))
@@ -151,7 +151,7 @@ def test_a_trial_that_has_some_of_its_parameters_takes_nothing_from_others(make:
 
 
 @pytest.mark.parametrize("name", LISTED)
-def test_every_point_is_tried_before_there_is_none(make: Make) -> None:
+def test_every_point_is_tried_before_the_space_is_exhausted(make: Make) -> None:
     sampler = make()
     study = optuna.create_study(sampler=sampler)
     assert sorted(drive(study, sampler, len(SPACE))) == sorted(SPACE.points)
@@ -169,8 +169,8 @@ def test_a_study_that_maximises_gets_what_one_that_minimises_gets(make: Make) ->
 
 
 @pytest.mark.parametrize("name", ["local", "gp"])
-def test_whether_more_is_better_matters_to_a_model(make: Make) -> None:
-    """Without this, the test before it would show nothing."""
+def test_the_direction_matters_to_a_model(make: Make) -> None:
+    """Without a difference here, the test before this one would show nothing."""
     variants = []
     for direction in ("minimize", "maximize"):
         sampler = make()
@@ -216,22 +216,22 @@ def test_studies_in_turn_know_nothing_of_each_other(make: Make, name: str) -> No
     studies = [optuna.create_study(sampler=sampler, direction=each) for each in ("minimize", "maximize")]
     variants: list[list[Any]] = [[], []]
     for _ in range(len(SPACE)):
-        for study, each in zip(studies, variants):
-            each.extend(drive(study, sampler, 1))
+        for study, row in zip(studies, variants):
+            row.extend(drive(study, sampler, 1))
     assert [len(set(each)) for each in variants] == [len(SPACE)] * 2
-    for direction, each in zip(("minimize", "maximize"), variants) if name in FIXED else ():
+    for direction, row in zip(("minimize", "maximize"), variants) if name in FIXED else ():
         alone = make()
-        assert each == drive(optuna.create_study(sampler=alone, direction=direction), alone, len(SPACE))
+        assert row == drive(optuna.create_study(sampler=alone, direction=direction), alone, len(SPACE))
 
 
 @pytest.mark.parametrize("running", [False, True])
-def test_a_trial_of_something_else_is_passed_over(make: Make, running: bool) -> None:
-    """However good it was, and whatever else goes by the names of parameters."""
+def test_a_trial_of_other_parameters_is_passed_over(make: Make, running: bool) -> None:
+    """A trial without parameters is passed over too, however good either was."""
     variants = []
-    for foreign in (False, True):
+    for has_foreign in (False, True):
         sampler = make()
         study = optuna.create_study(sampler=sampler)
-        if foreign:
+        if has_foreign:
             other = {"other": FloatDistribution(0, 2)}
             state, value = (TrialState.RUNNING, None) if running else (TrialState.COMPLETE, -1e9)
             study.add_trial(create_trial(state=state, params={"other": 1.0}, distributions=other, value=value))
@@ -282,7 +282,7 @@ def test_a_trial_that_fails_is_not_repeated(make: Make, name: str) -> None:
     assert [trial.state for trial in study.trials].count(TrialState.FAIL) == 2 * len(SPACE) // 3
 
 
-def test_what_does_not_vary_cannot_be_asked_for(make: Make) -> None:
+def test_a_parameter_that_does_not_vary_cannot_be_suggested(make: Make) -> None:
     sampler = make()
     with pytest.raises(ConfigError, match="OTHER does not vary"):
         optuna.create_study(sampler=sampler).ask().suggest_int("OTHER", 0, 3)
@@ -290,17 +290,17 @@ def test_what_does_not_vary_cannot_be_asked_for(make: Make) -> None:
 
 @pytest.mark.parametrize("saved", [False, True])
 def test_a_study_goes_on_where_another_process_left_it(make: Make, name: str, saved: bool) -> None:
-    """The storage has all outcomes; the sampler comes from a pickle, or is new: neither repeats a variant."""
+    """The storage has all outcomes. A sampler from a pickle repeats no variant, and a new one does not either."""
     variants = []
-    for stops in (False, True):
+    for resumed in (False, True):
         storage = optuna.storages.InMemoryStorage()
         sampler = make()
         study = optuna.create_study(storage=storage, study_name="a", sampler=sampler)
-        each = drive(study, sampler, 9)
-        if stops:
+        first = drive(study, sampler, 9)
+        if resumed:
             sampler = pickle.loads(pickle.dumps(sampler)) if saved else make()
             study = optuna.load_study(storage=storage, study_name="a", sampler=sampler)
-        variants.append(each + drive(study, sampler, 9))
+        variants.append(first + drive(study, sampler, 9))
     assert len(set(variants[1])) == 18
     if name in FIXED or (saved and name == "random"):
         assert variants[0] == variants[1]

@@ -1,4 +1,4 @@
-"""Recordings: what was written is read back, and a file that was cut off gives what it holds."""
+"""Recordings are read back as they were written, and a file that was cut off gives the rows that it holds."""
 
 import gzip
 import itertools
@@ -56,7 +56,7 @@ def test_what_was_written_is_read_back(tmp_path: Path, name: str) -> None:
 
 
 def one_line(document: dict[str, Any], **more: Any) -> str:
-    """A document in one line, as other programs write it."""
+    """A document as one line, as other programs write it."""
     return json.dumps({**document, "cache": {**document["cache"], **more}})
 
 
@@ -188,7 +188,7 @@ def test_a_file_of_many_short_values_is_refused_before_it_is_parsed(tmp_path: Pa
         read_cache_file(path)
     most_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert most_bytes < 100 << 20  # the text, some times over; its values would be three times as much
+    assert most_bytes < 100 << 20  # a few copies of the text; its values would be three times as large
 
 
 ODD = [
@@ -208,7 +208,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("fields", ODD)
-def test_a_row_of_wrong_types_or_numbers_is_dropped_and_told(tmp_path: Path, fields: str) -> None:
+def test_a_row_of_wrong_types_or_numbers_is_dropped_and_reported(tmp_path: Path, fields: str) -> None:
     path = tmp_path / "run.json"
     write_cache_file(path, RECORDING)
     lines = path.read_text().split("\n")
@@ -245,7 +245,7 @@ HEADS = [
 
 
 @pytest.mark.parametrize(("name", "value"), HEADS, ids=lambda value: str(value)[:40])
-def test_a_document_of_wrong_types_is_one_line(tmp_path: Path, name: str, value: object) -> None:
+def test_a_document_of_wrong_types_is_refused_in_one_line(tmp_path: Path, name: str, value: object) -> None:
     path = tmp_path / "run.json"
     write_cache_file(path, RECORDING)
     path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
@@ -275,13 +275,13 @@ def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
 def test_a_whole_document_of_another_kind_is_refused_at_once(tmp_path: Path) -> None:
     write_t4(tmp_path / "run.json", RECORDING)
     text = json.loads((tmp_path / "run.json").read_text())
-    text["results"] *= 2000  # taken apart line by line, this would take minutes
+    text["results"] *= 2000  # read line by line, this would take minutes
     (tmp_path / "run.json").write_text(json.dumps(text, indent=1))
     with pytest.raises(ConfigError, match="not a Kernel Tuner cache file"):
         read_cache_file(tmp_path / "run.json")
 
 
-def test_the_space_holds_what_may_be_tried() -> None:
+def test_the_space_has_the_points_that_are_not_pruned() -> None:
     space = RECORDING.space()
     assert len(space) == 5
     assert (1, 1) not in space.points
@@ -292,7 +292,7 @@ Restrictions = list[tuple[tuple[str, ...], Callable[..., bool]]]
 
 
 def compiled(document: dict[str, Any]) -> Restrictions:
-    """Names and function of each restriction, as Kernel Tuner makes them of the text."""
+    """Names and function of each restriction, as Kernel Tuner makes them from its text."""
     names = document["tune_params_keys"]
     functions = []
     for text in document["restrictions"]:
@@ -304,14 +304,16 @@ def compiled(document: dict[str, Any]) -> Restrictions:
 def walk(document: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
     """Prefixes of values that all restrictions on their names allow: the steps of a constraint solver."""
     names = document["tune_params_keys"]
-    at = [[(tuple(map(names.index, used)), f) for used, f in compiled(document) if used[-1] == name] for name in names]
-    begun: list[tuple[Any, ...]] = [()]
-    while begun:
-        prefix = begun.pop()
+    checks = [
+        [(tuple(map(names.index, used)), f) for used, f in compiled(document) if used[-1] == name] for name in names
+    ]
+    prefixes: list[tuple[Any, ...]] = [()]
+    while prefixes:
+        prefix = prefixes.pop()
         yield prefix
         if len(prefix) < len(names):
             longer = (*((*prefix, value) for value in document["tune_params"][names[len(prefix)]]),)
-            begun += [each for each in longer if all(f(*(each[i] for i in used)) for used, f in at[len(prefix)])]
+            prefixes += [each for each in longer if all(f(*(each[i] for i in used)) for used, f in checks[len(prefix)])]
 
 
 def rows_of(document: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -319,10 +321,10 @@ def rows_of(document: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def test_a_space_of_1e11_combinations_is_walked_in_some_thousand_steps(tmp_path: Path) -> None:
-    """Kernel Tuner walks it as here, and does not end without the restrictions."""
+    """Kernel Tuner walks the space like `walk`, and does not end without the restrictions."""
     recording = read_cache_file(RECORDINGS / "double-1024x768x512.json.gz")
-    some = dict(itertools.islice(recording.entries.items(), 0, None, 20))
-    write_cache_file(tmp_path / "run.json", replace(recording, entries=some))
+    entries = dict(itertools.islice(recording.entries.items(), 0, None, 20))
+    write_cache_file(tmp_path / "run.json", replace(recording, entries=entries))
     document = json.loads((tmp_path / "run.json").read_text())
     assert math.prod(map(len, document["tune_params"].values())) > 10**11
     prefixes = list(itertools.islice(walk(document), 50_000))
@@ -334,7 +336,7 @@ def test_a_space_of_1e11_combinations_is_walked_in_some_thousand_steps(tmp_path:
 @pytest.mark.parametrize(
     "path", [p for p in sorted(RECORDINGS.glob("*.json.gz")) if ".t4." not in p.name], ids=lambda path: path.stem
 )
-def test_the_recordings_that_are_here_have_restrictions(path: Path) -> None:
+def test_committed_recordings_have_restrictions(path: Path) -> None:
     with gzip.open(path, "rt") as file:
         header = json.loads("".join(itertools.takewhile(lambda line: not line.startswith('"cache"'), file)) + '"": {}}')
     used = header["restrictions"][-1].partition(" in ")[0]
@@ -362,11 +364,11 @@ def recordings(draw: st.DrawFn) -> Recording:
 def test_any_recording_comes_back_and_its_restrictions_allow_its_points_alone(
     tmp_path_factory: pytest.TempPathFactory, recording: Recording
 ) -> None:
-    path, again = (tmp_path_factory.getbasetemp() / name for name in ("any.json", "again.json"))
+    path, copy = (tmp_path_factory.getbasetemp() / name for name in ("any.json", "again.json"))
     write_cache_file(path, recording)
     read = read_cache_file(path)
-    write_cache_file(again, read)
-    assert again.read_bytes() == path.read_bytes()
+    write_cache_file(copy, read)
+    assert copy.read_bytes() == path.read_bytes()
     for point, entry in recording.entries.items():  # milliseconds and back may cost the last bit of a time
         assert read.entries[point].packed() == {**entry.packed(), "time_us": pytest.approx(entry.time_us)}
     assert (read.dimensions, read.problem_size) == (recording.dimensions, recording.problem_size)
@@ -383,7 +385,7 @@ def test_a_file_may_go_without_restrictions(tmp_path: Path) -> None:
     assert dict(read_cache_file(tmp_path / "run.json").entries) == dict(RECORDING.entries)
 
 
-def test_names_that_are_none_in_python_have_no_restrictions() -> None:
+def test_names_that_python_does_not_allow_have_no_restrictions() -> None:
     for name in ("block size", "in", ""):
         odd = Recording("", "", (), (Dimension(name, (1, 2)), DIMENSIONS[1]), {(0, 0): Entry("ok", 1.0)})
         assert files.restrictions(odd) == []
@@ -392,11 +394,11 @@ def test_names_that_are_none_in_python_have_no_restrictions() -> None:
 def test_the_documented_lines_hand_a_recording_to_kernel_tuner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Kernel Tuner itself, with all that it needs, is too heavy for these tests: its function is replaced."""
-    taken: dict[str, Any] = {}
+    """Kernel Tuner and its dependencies are too heavy for these tests, so that a fake function stands for it."""
+    received: dict[str, Any] = {}
 
     def tune_kernel(*, kernel_source: str, arguments: list[Any], **rest: Any) -> Any:
-        taken.update(rest)
+        received.update(rest)
         return [{"time": 0.5}, {"time": "RuntimeFailedConfig", "__error__": "RuntimeFailedConfig"}], {}
 
     module = types.ModuleType("kernel_tuner")
@@ -409,18 +411,18 @@ def test_the_documented_lines_hand_a_recording_to_kernel_tuner(
     exec(lines, {})
     assert capsys.readouterr().out == "0.5 ms\n"
     header = json.loads(Path("run.json").read_text())
-    assert {name: taken[name] for name in taken.keys() & header.keys()} == {
+    assert {name: received[name] for name in received.keys() & header.keys()} == {
         name: header[name] for name in ("kernel_name", "problem_size", "tune_params", "restrictions")
     } | {"cache": "run.json"}
-    assert taken["simulation_mode"] is True
-    assert len(taken["restrictions"]) == 1
+    assert received["simulation_mode"] is True
+    assert len(received["restrictions"]) == 1
 
 
 def test_a_replay_charges_what_was_recorded() -> None:
     assert RECORDING.entries[0, 0].charged_s == 0.875
 
 
-def test_t4_names_what_failed(tmp_path: Path) -> None:
+def test_t4_names_the_kind_of_each_failure(tmp_path: Path) -> None:
     write_t4(tmp_path / "run.json.gz", RECORDING)
     document = json.loads(gzip.decompress((tmp_path / "run.json.gz").read_bytes()))
     assert document["schema_version"] == "1.0.0"

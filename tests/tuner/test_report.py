@@ -1,4 +1,4 @@
-"""Statements of a report on a variant, of parameters and of journals, beside figures that were worked out by hand."""
+"""Reports: what they say of a variant, of parameters and of journals agrees with figures worked out by hand."""
 
 import itertools
 import math
@@ -47,36 +47,36 @@ WINNER = parse("simt:64x96x32,slices=4,slice_barriers,stages=2,l2_prefetch")
 
 
 def test_resources_of_a_compiled_kernel() -> None:
-    taken = resources(PROBLEM, WINNER, H200, Binary(b"", registers=122, frame_bytes=8))
-    assert (taken.tiles, taken.ctas, taken.threads, taken.smem_bytes) == (16 * 8, 128, 384, 98304)
-    assert dict(taken.limits) == {"CTA slots": 32, "warps": 5, "registers": 1, "shared memory": 2}
-    assert (taken.registers, taken.spill_bytes, taken.concurrent) == (122, 8, 1)
-    assert taken.limited_by == "registers"
-    assert taken.occupancy == 12 / 64
-    assert taken.waves == 128 / 132
+    used = resources(PROBLEM, WINNER, H200, Binary(b"", registers=122, frame_bytes=8))
+    assert (used.tiles, used.ctas, used.threads, used.smem_bytes) == (16 * 8, 128, 384, 98304)
+    assert dict(used.limits) == {"CTA slots": 32, "warps": 5, "registers": 1, "shared memory": 2}
+    assert (used.registers, used.spill_bytes, used.concurrent) == (122, 8, 1)
+    assert used.limited_by == "registers"
+    assert used.occupancy == 12 / 64
+    assert used.waves == 128 / 132
 
 
-def test_resources_without_a_compiler_are_the_configs() -> None:
-    taken = resources(PROBLEM, WINNER, H200)
-    assert (taken.registers, taken.spill_bytes) == (WINNER.registers(WINNER.fit(PROBLEM), PROBLEM.dtype), None)
+def test_resources_without_a_compiler_are_those_of_the_config() -> None:
+    used = resources(PROBLEM, WINNER, H200)
+    assert (used.registers, used.spill_bytes) == (WINNER.registers(WINNER.fit(PROBLEM), PROBLEM.dtype), None)
 
 
 def test_least_times() -> None:
-    least = {floor.by.split(" of ")[-1].split(",")[0]: floor.us for floor in floors(PROBLEM, WINNER, H200)}
+    limits_us = {floor.by.split(" of ")[-1].split(",")[0]: floor.us for floor in floors(PROBLEM, WINNER, H200)}
     flops = 2 * 1024 * 768 * 512
-    assert least["arithmetic"] == pytest.approx(flops / 66.9e6)
-    # 128 tiles on 132 SMs: one on the busiest SM, which has a 132nd of the rate.
-    assert least["the busiest SM"] == pytest.approx(flops / 128 * 132 / 66.9e6)
-    assert least["device memory"] == pytest.approx(4 * (1024 * 512 + 512 * 768 + 1024 * 768) / 4.43e6)
+    assert limits_us["arithmetic"] == pytest.approx(flops / 66.9e6)
+    # The busiest SM has one of the 128 tiles, and a 132nd of the rate.
+    assert limits_us["the busiest SM"] == pytest.approx(flops / 128 * 132 / 66.9e6)
+    assert limits_us["device memory"] == pytest.approx(4 * (1024 * 512 + 512 * 768 + 1024 * 768) / 4.43e6)
     loaded = 4 * (1024 * 768 * 512 * (1 / 96 + 1 / 64) + 1024 * 768)
-    assert least["the L2 cache"] == pytest.approx(loaded / (48 * 132 * 1980))
+    assert limits_us["the L2 cache"] == pytest.approx(loaded / (48 * 132 * 1980))
     assert intensity(PROBLEM, WINNER) == pytest.approx(flops / loaded)
     times = [floor.us for floor in floors(PROBLEM, WINNER, H200)]
     assert times == sorted(times, reverse=True)
 
 
 @pytest.mark.parametrize(
-    ("shape", "us", "told"),
+    ("shape", "us", "sentence"),
     [
         (
             "1024x768x512",
@@ -99,20 +99,20 @@ def test_least_times() -> None:
         ),
     ],
 )
-def test_reasons(shape: str, us: float, told: str) -> None:
+def test_reasons(shape: str, us: float, sentence: str) -> None:
     problem = Problem.parse(shape)
-    taken = resources(problem, WINNER, H200)
-    text = " ".join(reasons(taken, floors(problem, WINNER, H200), us, H200))
-    assert told in text
+    used = resources(problem, WINNER, H200)
+    text = " ".join(reasons(used, floors(problem, WINNER, H200), us, H200))
+    assert sentence in text
 
 
-def test_the_documented_sentence_on_the_limit_is_that_of_the_record_that_ships() -> None:
+def test_the_documented_sentence_on_the_limit_is_that_of_the_shipped_record() -> None:
     h100 = KNOWN["nvidia-h100-80gb-hbm3"]
     record = Store().best(h100.key, PROBLEM)
     assert record is not None
-    taken, least = resources(PROBLEM, record.config, h100), floors(PROBLEM, record.config, h100)
+    used, limits = resources(PROBLEM, record.config, h100), floors(PROBLEM, record.config, h100)
     (quoted,) = re.findall(r"^> (.*\.)$", (ROOT / "docs/report.md").read_text(), re.MULTILINE)
-    assert reasons(taken, least, record.median_us, h100)[0].startswith(quoted)
+    assert reasons(used, limits, record.median_us, h100)[0].startswith(quoted)
 
 
 def test_the_parameter_that_matters_is_the_most_important() -> None:
@@ -124,25 +124,25 @@ def test_the_parameter_that_matters_is_the_most_important() -> None:
             for edge in ("fit", "pad"):
                 config = parse(f"tiled:{width},unroll={unroll},edge={edge}")
                 times.append((config, 1000 / width + rng.random()))
-    found = importances(times)
-    assert found[0].name == "tile_width"
-    assert found[0].pedanova > 0.6
-    assert math.isclose(sum(each.pedanova for each in found), 1.0)
-    assert [value for value, _ in found[0].best_us] == [32, 16, 8, 4]
-    assert {each.name for each in found} == {"tile_width", "unroll", "edge"}
+    parameters = importances(times)
+    assert parameters[0].name == "tile_width"
+    assert parameters[0].pedanova > 0.6
+    assert math.isclose(sum(each.pedanova for each in parameters), 1.0)
+    assert [value for value, _ in parameters[0].best_us] == [32, 16, 8, 4]
+    assert {each.name for each in parameters} == {"tile_width", "unroll", "edge"}
     assert importances(times[: FEWEST - 1]) == ()
     assert importances([times[0]] * FEWEST) == ()
 
 
 def test_every_candidates_point_reads_back_as_its_config() -> None:
-    found = candidates(Forecast(PROBLEM, INFO), read_spaces())
-    pairs = list(zip(found.space.points, found.configs, strict=True))
+    listed = candidates(Forecast(PROBLEM, INFO), read_spaces())
+    pairs = list(zip(listed.space.points, listed.configs, strict=True))
     for point, config in random.Random(2).sample(pairs, 500):
-        assert config_of(dict(found.space.values(point))) == config
+        assert config_of(dict(listed.space.values(point))) == config
 
 
 @pytest.mark.parametrize(("renamed", "unknown"), [("", 0), ("mma_k", 177)])
-def test_trials_of_a_recording_that_this_version_does_not_have_are_counted(
+def test_trials_of_a_recording_with_an_unknown_parameter_are_counted(
     tmp_path: Path, renamed: str, unknown: int
 ) -> None:
     recording = read_cache_file(RESULTS / "recordings/double-1024x768x512.json.gz")
@@ -151,13 +151,13 @@ def test_trials_of_a_recording_that_this_version_does_not_have_are_counted(
     write_cache_file(file, replace(recording, dimensions=dimensions))
     tuning = tuning_of(Store(tmp_path), None, None, file, None)
     assert sum(trial.config is None for trial in tuning.trials) == unknown < len(tuning.trials)
-    told = f"{unknown} trials are of variants that this version does not have: listed, and not drawn."
-    assert (told in tuning.sources) == (unknown > 0)
+    line = f"{unknown} trials are of variants that this version does not have: listed, and not drawn."
+    assert (line in tuning.sources) == (unknown > 0)
     assert tuning.info == H200
     assert all(trial.variant.startswith(trial.config.family) for trial in tuning.trials if trial.config)
 
 
-def test_trials_that_this_version_does_not_have_are_listed_and_counted(tmp_path: Path) -> None:
+def test_trials_of_unknown_variants_are_listed_and_counted(tmp_path: Path) -> None:
     names = {"family": ("dmma",), "fragments": ("ahead", "double"), "speed": ("absent", 2), "split_k": (1, 2)}
     points = tuple(itertools.product((0,), (0, 1), (0, 1), (0, 1)))
     entries = {point: Entry("ok", 10.0 + place, (), error=0.25) for place, point in enumerate(points)}
@@ -182,11 +182,11 @@ OK, LATE = Entry("ok", 10.0, error=0.25), Entry("timeout", None, reason="did not
 
 
 def journal(folder: Path, versions: tuple[tuple[str, str], ...], time_us: float, problem: Problem = PROBLEM) -> Path:
-    kept = Journal.of(folder, problem, DEVICE, versions)
-    kept.add(parse("tiled:8"), replace(OK, time_us=time_us), datetime.now())
-    kept.add(parse("tiled:16"), LATE, datetime.now())
-    os.utime(kept.path, (time_us, time_us))
-    return kept.path
+    file = Journal.of(folder, problem, DEVICE, versions)
+    file.add(parse("tiled:8"), replace(OK, time_us=time_us), datetime.now())
+    file.add(parse("tiled:16"), LATE, datetime.now())
+    os.utime(file.path, (time_us, time_us))
+    return file.path
 
 
 def outcomes(recording: Recording) -> dict[Config, Entry]:
@@ -200,30 +200,30 @@ def test_the_journal_of_the_records_versions_comes_first(tmp_path: Path) -> None
     (tmp_path / "x.jsonl").write_text("no journal\n")
     assert journals_of(tmp_path, DEVICE, PROBLEM, ours) == [(same, True), (newer, False)]
     assert journals_of(tmp_path, DEVICE, PROBLEM, theirs) == [(newer, True), (same, False)]
-    read = read_journal(same)
-    assert [*outcomes(read).items()] == [(parse("tiled:8"), OK), (parse("tiled:16"), LATE)]
-    assert (read.kernel_name, read.problem_size) == ("gemm float nn", (1024, 768, 512))
-    ((name, date),) = read.environment
+    recording = read_journal(same)
+    assert [*outcomes(recording).items()] == [(parse("tiled:8"), OK), (parse("tiled:16"), LATE)]
+    assert (recording.kernel_name, recording.problem_size) == ("gemm float nn", (1024, 768, 512))
+    ((name, date),) = recording.environment
     assert name == "date"
     assert abs(datetime.now() - datetime.fromisoformat(date)) < timedelta(minutes=10)
 
 
 def test_a_journal_has_the_same_outcomes_for_a_report_as_for_a_search(tmp_path: Path) -> None:
-    """The first trial of a config that two processes tried, and nothing of damaged lines."""
+    """The first trial of a config counts where two processes tried it, and damaged lines are dropped."""
     path = journal(tmp_path, (), 10.0)
     with path.open("a") as file:
         for config, time_us in (("tiled:8", 99.0), ("tiled:9", 1.0), ("tiled:4", 1e-300), ("dmma:speed=2", 1.0)):
             file.write(f'{{"config":"{config}","time_us":{time_us},"status":"ok"}}\n')
-    found = outcomes(read_journal(path))
+    reported = outcomes(read_journal(path))
     with pytest.warns(UserWarning, match="trials dropped: 3"):
         searched = Journal(path, f"1024x768x512-float-nn {DEVICE} {path.stem}")
-    assert [*found.items()] == [*searched.entries.items()]
-    assert found[parse("tiled:8")].time_us == 10.0
+    assert [*reported.items()] == [*searched.entries.items()]
+    assert reported[parse("tiled:8")].time_us == 10.0
 
 
-def test_a_journal_that_holds_nothing_is_read(tmp_path: Path) -> None:
-    read = read_journal(Journal.of(tmp_path, PROBLEM, DEVICE, ()).path)
-    assert (dict(read.entries), read.problem) == ({}, PROBLEM)
+def test_an_empty_journal_is_read(tmp_path: Path) -> None:
+    recording = read_journal(Journal.of(tmp_path, PROBLEM, DEVICE, ()).path)
+    assert (dict(recording.entries), recording.problem) == ({}, PROBLEM)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_journal_that_holds_nothing_is_read(tmp_path: Path) -> None:
     ],
     ids=lambda text: text[:60],
 )
-def test_what_is_no_journal_is_refused_in_a_line(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_journal_is_refused_in_a_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.jsonl").write_text(text + "\n")
     with pytest.raises(StoreError, match=r"^cannot read the journal .*x\.jsonl: .*"):
         read_journal(tmp_path / "x.jsonl")
@@ -281,7 +281,7 @@ def test_a_published_bench_is_read_as_it_was_written(name: str) -> None:
     assert bench_json(read_bench(path)).splitlines() == pytest.approx(path.read_text().splitlines())
 
 
-def test_a_bench_that_ended_early_says_of_how_many_shapes(tmp_path: Path) -> None:
+def test_a_bench_that_ended_early_names_its_number_of_shapes(tmp_path: Path) -> None:
     whole = read_bench(RESULTS / "float32.json")
     early = replace(whole, rows=whole.rows[:2], wanted=len(whole.rows), stopped="interrupt")
     (tmp_path / "b.json").write_text(bench_json(early))
@@ -309,27 +309,27 @@ def test_a_page_of_very_many_trials_stays_small(tmp_path: Path) -> None:
 
 
 def roofline_of(tuning: Tuning) -> str:
-    """The roofline's markup for a wide screen; empty without one."""
+    """The roofline's markup for a wide screen; empty where there is none."""
     rates = rates_of(H200)
     assert rates is not None
-    drawn = roofline(tuning, H200, rates)
-    return dict(drawn.svgs)["wide"] if drawn else ""
+    figure = roofline(tuning, H200, rates)
+    return dict(figure.svgs)["wide"] if figure else ""
 
 
 def test_a_roofline_of_one_variant_has_all_roofs_within() -> None:
-    """The record that ships, without trials: the bend of each roof is drawn, and the axes have numbers."""
+    """The axes include the bend of each roof, and have numbers, also where only the shipped record is drawn."""
     pytest.importorskip("matplotlib")
     tuning = tuning_of(Store(), PROBLEM, DEVICE, None, None)
     assert tuning.trials == ()
     svg = roofline_of(tuning)
     assert f"<title>the winner: {tuning.winner[2]:.2f} us, {tuning.winner[1]}</title>" in svg
     ticks = {float(text.replace(",", "")) for text in re.findall(r">([\d.,]+)</text>", svg)}
-    memory, cache = (66_900 / rate for rate in (4_430, l2_gbs(H200)))
-    assert min(ticks) <= cache < memory <= max(tick for tick in ticks if tick < 1000)
+    memory_bend, cache_bend = (66_900 / rate for rate in (4_430, l2_gbs(H200)))
+    assert min(ticks) <= cache_bend < memory_bend <= max(tick for tick in ticks if tick < 1000)
     assert len([tick for tick in ticks if tick > 1000]) >= 4
 
 
-def test_a_roofline_does_without_the_winner_where_this_version_does_not_have_it(tmp_path: Path) -> None:
+def test_a_roofline_leaves_out_a_winner_that_this_version_does_not_have(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     dimensions = (Dimension("family", ("tiled", "unheard-of")), Dimension("tile_width", (8, 16)))
     entries = {(1, 0): Entry("ok", 5.0), (0, 0): Entry("ok", 9.0), (0, 1): Entry("ok", 7.0)}

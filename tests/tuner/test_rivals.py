@@ -1,4 +1,4 @@
-"""The script that times rivals side by side, and a rival by one long product, with NumPy in place of cuBLAS."""
+"""The script that times rivals side by side, and the rival that is one long product; NumPy stands for cuBLAS."""
 
 import json
 import runpy
@@ -35,7 +35,7 @@ def script() -> dict[str, Any]:
         pytest.param(Grade.ELEMENTWISE, "mma:64x32x32,warp=32x16,scheme=bf16x6,promote=16", marks=pytest.mark.slow),
     ],
 )
-def test_what_runs_is_a_row_and_what_does_not_is_told(
+def test_a_contender_that_runs_has_a_row_and_one_that_fails_is_reported(
     script: dict[str, Any], grade: Grade, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)  # where it is installed, it has no GPU here
@@ -64,7 +64,7 @@ GRADES = pytest.mark.parametrize("grade", SCHEMES)
 @GRADES
 @pytest.mark.parametrize("trans", TRANS)
 @pytest.mark.parametrize("shape", ["1x1x1", "5x7x3", "64x128x256", "131x257x100"])
-def test_it_keeps_the_bound(grade: Grade, trans: str, shape: str) -> None:
+def test_the_long_product_keeps_the_bound(grade: Grade, trans: str, shape: str) -> None:
     device, problem = HostDevice(), Problem.parse(shape, "float", trans, grade)
     verdict = Verifier(device, problem).check(Concatenated(device, problem, grade).launch)
     assert verdict.reason == ""
@@ -72,33 +72,33 @@ def test_it_keeps_the_bound(grade: Grade, trans: str, shape: str) -> None:
 
 
 @GRADES
-def test_it_is_as_near_as_its_terms_on_all_kinds_of_data(grade: Grade) -> None:
+def test_the_long_product_is_as_exact_as_its_terms_on_all_kinds_of_data(grade: Grade) -> None:
     device, problem = HostDevice(), Problem.parse("70x300x512", "float", "nt", grade)
     launch = Concatenated(device, problem, grade).launch
-    found = error_kinds(device, problem, {"ours": launch, "numpy": device.vendor(problem)})
-    assert [(each.kind, each.contender) for each in found] == [(k, c) for k in KINDS for c in ("ours", "numpy")]
-    assert broken_promise(problem, found, "ours") == ""
-    by = {(each.kind, each.contender): each for each in found}
+    errors = error_kinds(device, problem, {"ours": launch, "numpy": device.vendor(problem)})
+    assert [(each.kind, each.contender) for each in errors] == [(k, c) for k in KINDS for c in ("ours", "numpy")]
+    assert broken_promise(problem, errors, "ours") == ""
+    error_of = {(each.kind, each.contender): each for each in errors}
     for kind in KINDS:
         coarser = grade is Grade.NORMWISE and kind == "graded"
-        assert (by[kind, "ours"].elementwise > 1000) is coarser
-        assert by[kind, "ours"].normwise < 30
-        assert by[kind, "numpy"].elementwise < 100
+        assert (error_of[kind, "ours"].elementwise > 1000) is coarser
+        assert error_of[kind, "ours"].normwise < 30
+        assert error_of[kind, "numpy"].elementwise < 100
 
 
 def test_rows_and_columns_of_any_size_are_scaled_and_split() -> None:
     device, problem = HostDevice(), Problem(3, 2, 4, accuracy=Grade.NORMWISE)
-    one = Concatenated(device, problem, Grade.NORMWISE)
+    product = Concatenated(device, problem, Grade.NORMWISE)
     verifier = Verifier(device, problem)
     a, b = (each.owner.array("float32", (each.rows, each.cols)) for each in (verifier.a, verifier.b))  # type: ignore[attr-defined]
     a[...], b[...] = 1.5, 0.75
     a[0], a[1], b[:, 1] = 3e38, 1e-42, 2.0**-126
     c = np.zeros((3, 2), np.float32)
     out = type(verifier.a)(c.ctypes.data, 3, 2, 2, False, c)
-    one.launch(verifier.a, verifier.b, out, 0.25, 0.0)
-    wanted = 0.25 * (a.astype(float) @ b)
+    product.launch(verifier.a, verifier.b, out, 0.25, 0.0)
+    expected = 0.25 * (a.astype(float) @ b)
     # Numbers below 2^-126 lose bits as any float does.
-    assert np.allclose(c, wanted, rtol=2.0**-20, atol=2.0**-149)
+    assert np.allclose(c, expected, rtol=2.0**-20, atol=2.0**-149)
 
 
 def test_numpy_has_no_tf32() -> None:
@@ -109,7 +109,7 @@ def test_numpy_has_no_tf32() -> None:
 @pytest.mark.gpu
 @GRADES
 @pytest.mark.parametrize("trans", TRANS)
-def test_on_a_gpu_it_keeps_the_bound(grade: Grade, trans: str) -> None:
+def test_on_a_gpu_the_long_product_keeps_the_bound(grade: Grade, trans: str) -> None:
     device = open_device(choose("cuda"))
     for shape in ("100x72x33", "515x1031x700", "1024"):
         problem = Problem.parse(shape, "float", trans, grade)

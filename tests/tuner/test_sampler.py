@@ -1,4 +1,4 @@
-"""The rules of every search: valid and unseen variants, pending ones, seeds first, an end, and few evaluations."""
+"""Every search proposes valid variants once each, first guesses first, comes to an end, and needs few evaluations."""
 
 import ast
 import importlib.util
@@ -59,7 +59,7 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.mark.fast
 @pytest.mark.parametrize("working", [(1, 2), ()])
 def test_every_point_is_asked_once_and_then_none(name: str, working: tuple[int, ...]) -> None:
-    """First guesses first, several asked before one is told, some that fail or all."""
+    """First guesses come first, several trials are under way at a time, and part of them or all fail."""
     search = make_search(name, SPACE, 3)
     search.seed([(2, 0, 0, 1), (2, 0, 0, 1), (0, 1, 0, 2)])
     suggested: list[Point] = []
@@ -89,7 +89,7 @@ def test_the_same_seed_gives_the_same_run_after_the_same_history(name: str) -> N
 
 
 @pytest.mark.fast
-def test_only_times_and_points_of_the_space_are_told() -> None:
+def test_only_times_and_points_of_the_space_are_accepted() -> None:
     search = make_search("gp", SPACE, 0)
     with pytest.raises(ConfigError, match=r"positive, got 0\.0"):
         search.tell((2, 1, 0, 1), 0.0)
@@ -98,7 +98,7 @@ def test_only_times_and_points_of_the_space_are_told() -> None:
     search.seed([(9, 9, 9, 9), (2, 1, 0, 1)])
     with pytest.raises(ConfigError, match="not a point"):
         search.ask()
-    assert search.ask() == (2, 1, 0, 1)  # it was not told
+    assert search.ask() == (2, 1, 0, 1)  # it has no outcome yet
 
 
 @pytest.mark.fast
@@ -123,7 +123,7 @@ def test_the_model_finds_a_floor_sooner_than_chance(name: str) -> None:
 @pytest.mark.fast
 def test_a_sampler_drives_a_study_of_the_user_s() -> None:
     study = optuna.create_study(sampler=GaussianSampler(SPACE, 0))
-    study.add_trial(optuna.create_trial(value=100.0))  # one that is no point of the space
+    study.add_trial(optuna.create_trial(value=100.0))  # this trial is no point of the space
     for _ in range(len(SPACE)):
         trial = study.ask(distributions(SPACE))
         study.tell(trial, time_at((trial.params["M"], trial.params["N"], 0, trial.params["KIND"])))
@@ -136,13 +136,13 @@ def test_a_sampler_drives_a_study_of_the_user_s() -> None:
 
 
 def outcomes_of(sampler: VariantSampler[Point], search: Search[Point]) -> Outcomes[Point]:
-    """Outcomes that a sampler has read of its search, brought up to date by a further suggestion."""
+    """Outcomes that a sampler has read from its search, brought up to date by a further suggestion."""
     search.ask()
     return sampler._studies[search._study].outcomes
 
 
 @pytest.mark.fast
-def test_outcomes_are_what_the_trials_of_a_study_say() -> None:
+def test_outcomes_follow_from_the_trials_of_a_study() -> None:
     sampler = ExhaustiveSampler(SPACE, 0)
     search = Search(sampler.variants, sampler)
     points = [search.ask() for _ in range(4)]
@@ -206,7 +206,7 @@ def test_a_model_has_one_core_and_its_suggestion_is_read_once(monkeypatch: pytes
 
 
 @pytest.mark.fast
-def test_names() -> None:
+def test_samplers_have_names_and_unknown_names_are_refused() -> None:
     assert make_search("exhaustive", SPACE, 0).ask() == SPACE.points[0]
     for name in ("tpe", "optuna:TPESampler"):
         search = make_search(name, SPACE, 0)
@@ -214,7 +214,7 @@ def test_names() -> None:
         assert search._variants.distributions == distributions(SPACE, numbers=False)
     with pytest.raises(ConfigError, match="local searches no listed variants; name another one, such as gp"):
         make_search("local", SPACE, 0)
-    check_sampler(None)  # whichever suits
+    check_sampler(None)  # None takes the one that suits
     for wrong in ("best", "", "GPSampler"):
         with pytest.raises(ConfigError, match=f"sampler must be one of local, gp, tpe.*got '{wrong}'"):
             check_sampler(wrong)
@@ -225,7 +225,7 @@ def test_names() -> None:
 
 @pytest.mark.fast
 def test_a_sampler_whose_package_is_missing_says_so_before_anything_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Optuna says it when it is asked, which a tuning does after its first guesses."""
+    """Optuna itself fails at its first suggestion, which a tuning needs after its first guesses."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else name)
     with pytest.raises(ConfigError, match=r"the sampler optuna:GPSampler needs .*: pip install torch$"):
         make_search("optuna:GPSampler", SPACE, 0)
@@ -254,7 +254,7 @@ def test_optuna_is_used_by_its_public_names_alone() -> None:
 
 
 @pytest.mark.fast
-def test_the_process_learns_which_parameter_matters_and_what_it_does_not_know() -> None:
+def test_the_process_learns_which_parameter_matters_and_where_it_is_unsure() -> None:
     space = Space(tuple(Dimension(n, tuple(range(8))) for n in "AB"), tuple(itertools.product(range(8), repeat=2)))
     measured = np.array([row for row, point in enumerate(space.points) if point[1] in {0, 3, 6}])
     values = np.sin(space.matrix[measured, 0] * 0.7) * 1.4
@@ -264,12 +264,12 @@ def test_the_process_learns_which_parameter_matters_and_what_it_does_not_know() 
     targets = np.array([space.index((a, 5)) for a in range(8)])
     mean, deviation = process.predict(measured, values, nothing, targets)
     assert np.abs(mean - np.sin(np.arange(8) * 0.7) * 1.4).max() < 0.1
-    few = measured[::7]
-    _, wide = process.predict(few, values[::7], nothing, targets)
-    assert (wide >= deviation).all()
-    same, after = process.predict(few, values[::7], targets[3:4], targets)
-    assert after[3] < wide[3]
-    assert np.allclose(same, process.predict(few, values[::7], nothing, targets)[0], atol=1e-5)
+    fewer = measured[::7]
+    _, wider = process.predict(fewer, values[::7], nothing, targets)
+    assert (wider >= deviation).all()
+    mean_with_pending, with_pending = process.predict(fewer, values[::7], targets[3:4], targets)
+    assert with_pending[3] < wider[3]
+    assert np.allclose(mean_with_pending, process.predict(fewer, values[::7], nothing, targets)[0], atol=1e-5)
 
 
 @pytest.mark.fast
@@ -297,8 +297,8 @@ def test_the_gradient_of_the_process_is_that_of_its_likelihood() -> None:
         assert difference / 2e-5 == pytest.approx(slope, rel=1e-4, abs=1e-6)
 
 
-def told_of(space: Space, count: int) -> Outcomes[Point]:
-    """The first points of a space, slower one by one."""
+def outcomes_of_first(space: Space, count: int) -> Outcomes[Point]:
+    """Outcomes of the first points of a space, whose times rise by steps and start again after 17."""
     outcomes = Outcomes[Point]()
     for row, point in enumerate(space.points[:count]):
         outcomes.end(row, point, math.log(1.0 + row % 17))
@@ -306,8 +306,8 @@ def told_of(space: Space, count: int) -> Outcomes[Point]:
 
 
 @pytest.mark.fast
-def test_the_process_takes_what_may_be_best_by_mean_or_by_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler, outcomes = GaussianSampler(SPACE, 0), told_of(SPACE, FIRST)
+def test_the_process_takes_the_point_that_may_be_best_by_mean_or_by_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler, outcomes = GaussianSampler(SPACE, 0), outcomes_of_first(SPACE, FIRST)
     near = SPACE.around(SPACE.points[0], 2) & sampler.listed.unseen(outcomes.seen)
     sure, doubted = np.flatnonzero(near)[:2]
     doubt = 1.0
@@ -335,7 +335,7 @@ def test_a_long_run_keeps_a_model_of_bounded_size(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(GaussianProcess, "predict", watched)
     monkeypatch.setattr(gaussian, "REMEMBERED", 32)
     space = Space(tuple(Dimension(n, tuple(range(5))) for n in "ABC"), tuple(itertools.product(range(5), repeat=3)))
-    chooser, outcomes = GaussianSampler(space, 0).chooser(), told_of(space, 60)
+    chooser, outcomes = GaussianSampler(space, 0).chooser(), outcomes_of_first(space, 60)
     chosen: set[Point] = set()
     for number in range(60, 65):
         point = chooser.choose(outcomes)

@@ -1,4 +1,4 @@
-"""The space: looking up, distances, and what is near."""
+"""The space: look-ups of points, distances and neighbours."""
 
 import itertools
 
@@ -61,8 +61,8 @@ def test_a_word_that_differs_counts_one_whatever_it_is() -> None:
 
 
 def test_around_counts_changes() -> None:
-    near = {SPACE.points[row] for row in np.flatnonzero(SPACE.around((2, 0, 1), 1))}
-    assert near == {p for p in SPACE.points if sum(a != b for a, b in zip(p, (2, 0, 1), strict=True)) <= 1}
+    points = {SPACE.points[row] for row in np.flatnonzero(SPACE.around((2, 0, 1), 1))}
+    assert points == {p for p in SPACE.points if sum(a != b for a, b in zip(p, (2, 0, 1), strict=True)) <= 1}
 
 
 def test_a_hundred_thousand_points_are_no_trouble() -> None:

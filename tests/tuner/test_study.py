@@ -1,4 +1,4 @@
-"""A search asked ahead and kept in a journal: it resumes where it stopped, whatever kills it."""
+"""A search is asked ahead and written to a journal, and resumes where it stopped, whatever killed it."""
 
 import itertools
 import json
@@ -49,7 +49,7 @@ def history(path: Path) -> dict[Config, float | None]:
 
 
 class Listing(ListedChooser):
-    """Takes one after the other, and has something happen before."""
+    """Chooses one point after the other, and calls a function before each choice."""
 
     def __init__(self, sampler: ListedSampler, before: Callable[[], None]) -> None:
         super().__init__(sampler)
@@ -61,7 +61,7 @@ class Listing(ListedChooser):
 
 
 def watched(before: Callable[[], None], configs: tuple[Config, ...] = CONFIGS) -> Search[Config]:
-    """A search whose model has something happen whenever it is asked."""
+    """A search whose model calls a function before each choice."""
 
     class Model(ListedSampler):
         def chooser(self) -> ListedChooser:
@@ -80,7 +80,7 @@ def test_a_run_resumes_and_measures_nothing_again(tmp_path: Path) -> None:
         assert config is not None
         first.tell(config, Entry("crashed") if trial == 2 else Entry("ok", 10.0 + trial))
         outcomes[config] = None if trial == 2 else 10.0 + trial
-    assert first.ask() is not None  # asked and never told: the next run may try it
+    assert first.ask() is not None  # this one has no outcome: the next run may try it
     first.close()
     second = ahead(path, "tpe", 1)
     assert [*history(path).items()] == [*outcomes.items()]
@@ -91,7 +91,7 @@ def test_a_run_resumes_and_measures_nothing_again(tmp_path: Path) -> None:
 
 
 def test_asking_ahead_overlaps_and_repeats_nothing(tmp_path: Path) -> None:
-    """A model that takes its time, in a thread of its own."""
+    """A slow model runs in a thread of its own."""
     threads = set()
 
     def slow() -> None:
@@ -124,7 +124,7 @@ def test_an_error_in_the_model_reaches_the_caller(tmp_path: Path) -> None:
 
 
 def test_a_journal_that_cannot_be_written_costs_a_warning_and_no_outcome(tmp_path: Path) -> None:
-    """The search goes on, and its model hears of it."""
+    """The search goes on, and its model gets the outcome."""
     journal = Journal(tmp_path / "study.jsonl", "gemm")
     outcomes = list[tuple[Config, float | None]]()
     search = search_of("exhaustive")
@@ -142,8 +142,8 @@ def test_a_journal_that_cannot_be_written_costs_a_warning_and_no_outcome(tmp_pat
     assert outcomes == [(config, 5.0)]
 
 
-def test_what_an_earlier_run_tried_is_told_before_anything_is_asked(tmp_path: Path) -> None:
-    """The search gets all earlier outcomes in their order, failures too; without a journal it writes nothing."""
+def test_a_search_gets_the_outcomes_of_earlier_runs_before_it_is_asked(tmp_path: Path) -> None:
+    """The outcomes come in their order, and failures are among them. Without a journal nothing is written."""
     outcomes = list[tuple[Config, float | None]]()
     search = search_of("exhaustive")
     tell = search.tell
@@ -161,7 +161,7 @@ def test_what_an_earlier_run_tried_is_told_before_anything_is_asked(tmp_path: Pa
     search_ahead.close()
 
 
-def test_the_file_holds_the_study_once_and_a_short_line_an_outcome(tmp_path: Path) -> None:
+def test_the_file_has_one_line_of_the_study_and_a_short_line_for_each_outcome(tmp_path: Path) -> None:
     path = tmp_path / "study.jsonl"
     journal = Journal(path, "gemm")
     journal.add(B, Entry("ok", 12.5), NOW)
@@ -216,7 +216,7 @@ BROKEN = [
 ]
 
 
-def test_of_a_config_that_several_processes_tried_the_first_outcome_counts(tmp_path: Path) -> None:
+def test_the_first_outcome_of_a_config_that_several_processes_tried_counts(tmp_path: Path) -> None:
     path = tmp_path / "study.jsonl"
     journal, other = Journal(path, "gemm"), Journal(path, "gemm")
     journal.add(A, Entry("ok", 1.0), NOW)
@@ -227,7 +227,7 @@ def test_of_a_config_that_several_processes_tried_the_first_outcome_counts(tmp_p
 
 
 @pytest.mark.parametrize("line", BROKEN, ids=lambda line: line[:50])
-def test_a_broken_line_is_told_and_costs_itself_alone(tmp_path: Path, line: str) -> None:
+def test_a_broken_line_is_reported_and_costs_itself_alone(tmp_path: Path, line: str) -> None:
     path = tmp_path / "study.jsonl"
     journal = Journal(path, "gemm")
     journal.add(A, Entry("ok", 1.0), NOW)
@@ -248,7 +248,7 @@ def test_a_journal_holds_whole_outcomes(tmp_path: Path) -> None:
     for config, entry in outcomes.items():
         journal.add(config, entry, NOW)
     assert Journal(tmp_path / "study.jsonl", "gemm").entries == outcomes
-    with (tmp_path / "study.jsonl").open("a") as file:  # a config written in other words, and no more than is needed
+    with (tmp_path / "study.jsonl").open("a") as file:  # another spelling of a config, and no optional field
         file.write('{"config":" tiled:32,unroll=2,edge=fit","time_us":7.5,"status":"ok"}\n')
     entries = Journal(tmp_path / "study.jsonl", "gemm").entries
     assert entries == {**outcomes, parse("tiled:32,unroll=2"): Entry("ok", 7.5)}
@@ -258,10 +258,10 @@ def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "study.jsonl"
     first = Journal(path, "gemm")
     whole = path.read_bytes()
-    path.write_bytes(whole[:9])  # the header itself
+    path.write_bytes(whole[:9])  # the header is torn
     assert history(path) == {}
     assert path.read_bytes() == whole
-    for row, open_journal in enumerate((first, None)):  # one that is open already, one that resumes
+    for row, open_journal in enumerate((first, None)):  # a journal that is open already, then one that resumes
         with path.open("ab") as file:
             file.write(b'{"config":"tiled:')
         (open_journal or Journal(path, "gemm")).add(CONFIGS[row], Entry("ok", 1.0), NOW)
@@ -284,14 +284,14 @@ def test_a_file_that_holds_something_else_is_set_aside(tmp_path: Path, text: byt
     assert history(path) == {A: 1.0}
 
 
-def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot open the study"):
         Journal(tmp_path / "file" / "study.jsonl", "gemm")
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "link", "other text"])
-def test_what_cannot_be_read_is_set_aside_and_blocks_nothing(tmp_path: Path, kind: str) -> None:
+def test_a_path_that_cannot_be_read_is_set_aside_and_blocks_nothing(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "study.jsonl"
     (tmp_path / "study.jsonl.corrupt").write_text("of an earlier time")
     (tmp_path / "precious").write_text("precious")
@@ -310,7 +310,9 @@ def test_what_cannot_be_read_is_set_aside_and_blocks_nothing(tmp_path: Path, kin
     assert (tmp_path / "precious").read_text() == "precious"
 
 
-def test_nothing_is_written_while_another_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_written_while_another_process_holds_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(file_lock, "LOCK_SECONDS", 0.02)
     path = tmp_path / "study.jsonl"
     journal = Journal(path, "gemm")
@@ -344,7 +346,7 @@ for text in itertools.cycle(texts[int(sys.argv[2])::2]):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
-def test_two_writers_killed_lose_nothing_that_was_told(tmp_path: Path) -> None:
+def test_two_writers_that_are_killed_lose_no_outcome(tmp_path: Path) -> None:
     path = tmp_path / "study.jsonl"
     texts: list[str] = []
     commands = [[sys.executable, "-c", CHILD, str(path), str(first)] for first in range(2)]
@@ -361,4 +363,4 @@ def test_two_writers_killed_lose_nothing_that_was_told(tmp_path: Path) -> None:
     counts = Counter(str(config) for config, _ in lines)
     assert Counter(str(parse(text)) for text in texts) <= counts
     assert {*map(parse, texts)} <= {*history(path)}
-    assert len(lines) - len(texts) <= 2  # told, but killed before it could say so
+    assert len(lines) - len(texts) <= 2  # a child may be killed after it writes a line and before it prints it

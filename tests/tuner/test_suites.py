@@ -50,7 +50,7 @@ BAD = [
 ]
 
 
-def test_the_public_one_has_its_shapes() -> None:
+def test_the_public_suite_has_its_shapes() -> None:
     shapes = [problem.shape for problem in suite_problems("public")]
     assert len(shapes) == len(set(shapes)) == 26
     assert shapes[0] == "1024x768x512"
@@ -58,13 +58,13 @@ def test_the_public_one_has_its_shapes() -> None:
 
 
 @pytest.mark.parametrize("name", suite_names())
-def test_each_can_be_read(name: str) -> None:
-    found = suite_problems(name, "double", "tn")
-    assert {problem.dtype for problem in found} == {DType.DOUBLE}
-    assert {problem.trans for problem in found} == ({"tn"} if name != "hard" else {"tn", "nt", "tt"})
+def test_each_suite_can_be_read(name: str) -> None:
+    problems = suite_problems(name, "double", "tn")
+    assert {problem.dtype for problem in problems} == {DType.DOUBLE}
+    assert {problem.trans for problem in problems} == ({"tn"} if name != "hard" else {"tn", "nt", "tt"})
 
 
-def test_an_unknown_one_lists_the_known() -> None:
+def test_an_unknown_suite_is_refused_with_the_names_of_all() -> None:
     with pytest.raises(ConfigError, match=r"ending in .toml, .json, .csv or one of hard, public, small, got '../x'"):
         suite_problems("../x")
 
@@ -92,9 +92,7 @@ def test_files_of_the_users_own(tmp_path: Path, name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "text", "words"), BAD)
-def test_a_file_that_will_not_do_is_told_with_its_entry(
-    tmp_path: Path, name: str, text: str | bytes, words: str
-) -> None:
+def test_a_bad_file_is_refused_with_its_entry(tmp_path: Path, name: str, text: str | bytes, words: str) -> None:
     path = tmp_path / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ConfigError) as raised:
@@ -141,7 +139,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("text", [*BROKEN, None])
-def test_a_file_that_will_not_do_is_named(tmp_path: Path, text: str | None) -> None:
+def test_a_broken_file_is_named(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "mine.toml").write_text(text)
     with pytest.raises(ConfigError, match=r"suite .*mine.toml: ") as caught:

@@ -1,9 +1,10 @@
-"""The measurements of shapes that nobody tuned, small and on the processor."""
+"""The scripts that measure untuned shapes and data sets, on small shapes and on the processor."""
 
 import json
 import lzma
 import os
 from argparse import ArgumentTypeError
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,15 +36,15 @@ def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_shapes_are_new_and_of_all_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     untuned = script("untuned", monkeypatch)
-    problems, known = untuned.drawn(), set(untuned._known())
+    problems, tuned = untuned.drawn_problems(), set(untuned._tuned_sizes())
     assert len(set(problems)) == 60
-    assert problems == untuned.drawn()
+    assert problems == untuned.drawn_problems()
     kinds = [problem.kind for problem in problems]
     assert {kinds.count(kind) for kind in kinds} == {10}
     assert {kinds[:30].count(kind) for kind in kinds} == {5}
-    assert (4096, 4096, 4096) in known
+    assert (4096, 4096, 4096) in tuned
     for problem in problems:
-        assert not any(untuned.near((problem.m, problem.n, problem.k), other) for other in known)
+        assert not any(untuned.near((problem.m, problem.n, problem.k), other) for other in tuned)
     assert untuned.near((100, 2000, 33), (36, 110, 1900))
     assert not untuned.near((100, 2000, 33), (100, 2000, 39))
 
@@ -54,7 +55,7 @@ def _measured(packed: Path) -> set[tuple[str, str]]:
     return {(row["shape"], row["trans"]) for row in rows}
 
 
-def test_every_problem_of_the_data_sets_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_problem_of_the_data_sets_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = script("dataset", monkeypatch)
     problems = dataset.problems()
     assert len(set(problems)) == len(problems)
@@ -63,25 +64,25 @@ def test_every_problem_of_the_data_sets_is_known(monkeypatch: pytest.MonkeyPatch
     measured = _measured(FOLDER / "results/nvidia-h100-80gb-hbm3/dataset/double.jsonl.xz")
     drawn = {(each.shape, each.trans) for each in problems if each.dtype is DType.DOUBLE}
     assert measured <= drawn
-    assert len(drawn - measured) == 29  # time was up before these were measured
+    assert len(drawn - measured) == 29  # the time was up before these were measured
 
 
 @pytest.mark.parametrize("dtype", DType)
-def test_of_a_new_problem_so_many_are_tried_as_is_told(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_problem_has_the_named_number_of_trials(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = script("dataset", monkeypatch)
     problem, info = Problem.parse("700x30x800", dtype, "nt"), KNOWN["nvidia-h100-80gb-hbm3"]
-    found, expected = dataset.variants_of(dataset.Job(problem, info, trials=40)), dataset.choices(problem, info)
-    assert len(found) == len(set(found)) == 40
-    assert found[: dataset.CHOICES] == expected[: dataset.CHOICES]
+    configs, expected = dataset.variants_of(dataset.Job(problem, info, trials=40)), dataset.choices(problem, info)
+    assert len(configs) == len(set(configs)) == 40
+    assert configs[: dataset.CHOICES] == expected[: dataset.CHOICES]
     for family in {config.family for config in expected}:
         of_family = [config for config in expected if config.family == family]
-        assert set(of_family[: dataset.OF_FAMILY]) <= set(found)
-    assert not set(found) <= set(expected)  # what look-ups know is not all
+        assert set(of_family[: dataset.OF_FAMILY]) <= set(configs)
+    assert not set(configs) <= set(expected)  # look-ups do not know all of them
     assert len(dataset.variants_of(dataset.Job(problem, info))) == dataset.TRIALS
 
 
 def test_untuned_shapes_were_measured_by_the_ranker_that_ships(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On one device at least: a fit that came later than all measurements is judged by none of them."""
+    """At least one device was measured with this ranker, since otherwise no measurement judges it."""
     ranker_digest = script("untuned", monkeypatch).ranker_digest
     store, today = Store(Path("no-such-folder").absolute()), []
     for path in (FOLDER / "results").glob("*/untuned.json"):
@@ -96,40 +97,43 @@ def test_untuned_shapes_were_measured_by_the_ranker_that_ships(monkeypatch: pyte
     assert today
 
 
-def test_what_a_fit_chose_is_measured_beside_the_best_and_what_is_next_to_it(
+def test_the_choice_of_a_fit_is_measured_beside_the_best_and_its_neighbours(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     dataset = script("dataset", monkeypatch)
     built: list[str] = []
     guess = parse("simt:64x32x16")
-    monkeypatch.setattr(dataset, "searched", lambda *given: {guess: 1.0})
+    monkeypatch.setattr(dataset, "searched", lambda *arguments: {guess: 1.0})
     monkeypatch.setattr(dataset, "compiler_for", lambda info: None)
     monkeypatch.setattr(dataset, "compile_cached", lambda compiler, source: built.append(source.name))
-    problem, known = Problem.parse("100x60x70", "float", "nt"), tuple(map(parse, ("simt:64x64x16", "simt:32x32x16")))
-    told, info = (parse("simt:16x32x16,thread=2x4"), known[1]), KNOWN["nvidia-h200"]
+    problem, measured = Problem.parse("100x60x70", "float", "nt"), tuple(map(parse, ("simt:64x64x16", "simt:32x32x16")))
+    choices, info = (parse("simt:16x32x16,thread=2x4"), measured[1]), KNOWN["nvidia-h200"]
     file = tmp_path / "chosen.jsonl"
-    file.write_text(dataset_line(problem, told, monkeypatch))
-    assert dataset.read_chosen(file) == {problem: told}
-    for chosen in (told, None):  # without the file: what a look-up takes now
-        asked, found = dataset.compiled(dataset.Job(problem, info, known, choices=chosen))
-        assert asked == problem
-        assert found[0] == known[0]
-        assert (told[0] in found) is (chosen is not None)
-        assert known[1] not in found
-        assert guess in found
+    file.write_text(dataset_line(problem, choices, monkeypatch))
+    assert dataset.read_chosen(file) == {problem: choices}
+    for chosen in (choices, None):  # without the file, a look-up chooses
+        job_problem, configs = dataset.compiled(dataset.Job(problem, info, measured, choices=chosen))
+        assert job_problem == problem
+        assert configs[0] == measured[0]
+        assert (choices[0] in configs) is (chosen is not None)
+        assert measured[1] not in configs
+        assert guess in configs
         forecast = Forecast(problem, info)
-        expected = forecast.ordered(neighbours(known[0], forecast))
-        likely = [config for config in expected if config not in known][: dataset.BESIDE]
-        assert set(likely) <= set(found)
-        assert len(set(expected) & set(found)) >= dataset.BESIDE + dataset.BESIDE_AT_RANDOM
-        assert len(found) == len(set(found)) == len(set(built)) == len(built)
+        expected = forecast.ordered(neighbours(measured[0], forecast))
+        likely = [config for config in expected if config not in measured][: dataset.BESIDE]
+        assert set(likely) <= set(configs)
+        assert len(set(expected) & set(configs)) >= dataset.BESIDE + dataset.BESIDE_AT_RANDOM
+        assert len(configs) == len(set(configs)) == len(set(built)) == len(built)
         built.clear()
     # The fastest configs of another device are tried again, and some of the others.
-    many = [parse(f"simt:{m}x{n}x8") for m in (16, 32, 48, 64, 80, 96, 128) for n in (16, 32, 64, 128)]
-    found = dataset.variants_of(dataset.Job(problem, info, many, elsewhere=True, choices=told))
-    assert found[: dataset.FASTEST] == many[: dataset.FASTEST]
-    assert {*told, guess} < set(found)
-    assert len(set(many) & set(found)) == dataset.FASTEST + dataset.FAR_ELSEWHERE
+    far = [parse(f"simt:{m}x{n}x8") for m in (16, 32, 48, 64, 80, 96, 128) for n in (16, 32, 64, 128)]
+    configs = dataset.variants_of(dataset.Job(problem, info, far, elsewhere=True, choices=choices))
+    assert configs[: dataset.FASTEST] == far[: dataset.FASTEST]
+    assert {*choices, guess} < set(configs)
+    assert len(set(far) & set(configs)) == dataset.FASTEST + dataset.FAR_ELSEWHERE
+    for elsewhere in (False, True):  # `trials` takes the first of them
+        job = dataset.Job(problem, info, far, elsewhere, choices)
+        assert dataset.variants_of(replace(job, trials=5)) == dataset.variants_of(job)[:5]
 
 
 def test_a_data_set_is_of_one_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -138,8 +142,8 @@ def test_a_data_set_is_of_one_device(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     file, packed = tmp_path / "trials.jsonl", tmp_path / "packed"
     file.write_text(trials.line_of(trials.Trials(problem, outcomes, 20.0, other)))
     trials.pack([file], packed)
-    (found,) = trials.read(packed)
-    assert (found.device_key, found.outcomes) == (other, outcomes)
+    (packed_trials,) = trials.read(packed)
+    assert (packed_trials.device_key, packed_trials.outcomes) == (other, outcomes)
     with file.open("a") as lines:
         lines.write(trials.line_of(trials.Trials(problem, outcomes, 20.0, "nvidia-h200")))
     with pytest.raises(ValueError, match="was measured on nvidia-h200: pack each device into its own folder"):
@@ -183,26 +187,26 @@ def test_a_problem_of_the_data_set_is_exported_as_recordings(
     assert {each.name for each in tmp_path.iterdir()} == {path.name, path.name.replace(".json", ".t4.json")}
     recording = read_cache_file(path)
     assert recording.device_name == KNOWN["nvidia-h200"].name
-    found = trials.trials_of(recording, measured.vendor_us, "nvidia-h200")
-    assert (found.problem, found.outcomes) == (measured.problem, pytest.approx(measured.outcomes))
+    exported = trials.trials_of(recording, measured.vendor_us, "nvidia-h200")
+    assert (exported.problem, exported.outcomes) == (measured.problem, pytest.approx(measured.outcomes))
 
 
 @pytest.mark.slow
 def test_problems_of_the_data_set_are_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     dataset = script("dataset", monkeypatch)
     tune = dataset.tune
-    here = {"device": "host", "seconds": 8.0}
-    monkeypatch.setattr(dataset, "tune", lambda problem, **given: tune(problem, **{**given, **here}))
-    found, problems = tmp_path / "found.jsonl", [dataset.Problem.parse(shape) for shape in ("40x30x20", "8x9x50")]
+    on_host = {"device": "host", "seconds": 8.0}
+    monkeypatch.setattr(dataset, "tune", lambda problem, **options: tune(problem, **{**options, **on_host}))
+    file, problems = tmp_path / "searched.jsonl", [dataset.Problem.parse(shape) for shape in ("40x30x20", "8x9x50")]
     monkeypatch.setattr(dataset, "problems", lambda: problems)
-    dataset.search(found, 3, 60.0, slice(None))
-    narrow, wide = dataset.read(found)
+    dataset.search(file, 3, 60.0, slice(None))
+    narrow, wide = dataset.read(file)
     assert [narrow.problem, wide.problem] == problems[::-1]
     assert all(len(each.outcomes) == 3 and each.outcomes[each.fastest[0]] > 0 for each in (narrow, wide))
-    text = found.read_text()
-    dataset.search(found, 3, 60.0, slice(None))  # nothing is left to do
-    assert found.read_text() == text
-    dataset.pack([found], tmp_path / "packed")
+    text = file.read_text()
+    dataset.search(file, 3, 60.0, slice(None))  # nothing remains to do
+    assert file.read_text() == text
+    dataset.pack([file], tmp_path / "packed")
     packed = {each.problem: each for each in dataset.read(tmp_path / "packed")}
     assert packed[narrow.problem].fastest == narrow.fastest
     assert packed[narrow.problem].vendor_us == pytest.approx(narrow.vendor_us, rel=1e-4)
@@ -227,13 +231,13 @@ def test_parts_fill_rows_and_a_file_is_continued(
     assert one["predicted_us"] > 0 < two["cublas_us"]
     assert (one["origin"], one["expected_us"], one["vendor_auto_us"]) == ("default", None, one["cublas_us"])
     assert [one[name] for name in ("m", "n", "k", "dtype", "trans")] == [
-        *(getattr(untuned.drawn(2, 48)[0], name) for name in "mnk"), "float", "nn",
+        *(getattr(untuned.drawn_problems(2, 48)[0], name) for name in "mnk"), "float", "nn",
     ]  # fmt: skip
     capsys.readouterr()
-    assert measure("predict") == [one, two]  # nothing is left to do
+    assert measure("predict") == [one, two]  # nothing remains to do
     one, two = measure("first-use")
     assert 0 < one["first_use_s"] < 60
-    info, problem = choose("host"), untuned.drawn(2, 48)[0]
+    info, problem = choose("host"), untuned.drawn_problems(2, 48)[0]
     used = parse(one["first_use"])
     assert serves(used, problem, info)
     assert used.family in families()
@@ -242,9 +246,9 @@ def test_parts_fill_rows_and_a_file_is_continued(
     assert one["tuned_us"] > 0 < one["tune_trials"]
     assert "tuned" not in two
     summary = json.loads(file.read_text())["summary"]
-    ratio, over = one["predicted_us"] / one["tuned_us"], summary["predicted over tuned"]
-    assert over.pop("shapes") == 1
-    assert [*over.values()] == pytest.approx([ratio] * 3)
+    ratio, spread = one["predicted_us"] / one["tuned_us"], summary["predicted over tuned"]
+    assert spread.pop("shapes") == 1
+    assert [*spread.values()] == pytest.approx([ratio] * 3)
     assert summary["cuBLAS over predicted, double"]["least"] == pytest.approx(two["cublas_us"] / two["predicted_us"])
     assert summary["first use, most seconds"] == max(one["first_use_s"], two["first_use_s"])
     assert os.environ.get(CACHE_VARIABLE) == cache
@@ -256,9 +260,9 @@ def test_parts_fill_rows_and_a_file_is_continued(
     document["rows"][0]["tuned_us"] = 1e9
     before.write_text(json.dumps(document))
     file.unlink()
-    again, _ = measure("predict", "--found", str(before))
-    assert (again["tuned"], again["tune_trials"]) == (one["tuned"], one["tune_trials"])
-    assert 0 < again["tuned_us"] < 1e9
+    retimed, _ = measure("predict", "--found", str(before))
+    assert (retimed["tuned"], retimed["tune_trials"]) == (one["tuned"], one["tune_trials"])
+    assert 0 < retimed["tuned_us"] < 1e9
     assert json.loads(file.read_text())["tuned_by"]["ranker"] == json.loads(before.read_text())["ranker"]
     before.write_text(json.dumps(json.loads(before.read_text()) | {"device": "another"}))
     with pytest.raises(SystemExit, match="of another device: what tuning found there says nothing here"):
@@ -276,9 +280,9 @@ def test_a_part_that_fails_says_so_in_its_row_until_it_works(monkeypatch: pytest
         return row
 
     with monkeypatch.context() as patch:
-        patch.setattr(untuned, "first_used", lambda *given: 1 / 0)
+        patch.setattr(untuned, "first_use_row", lambda *arguments: 1 / 0)
         failed = {"first-use": "ZeroDivisionError: division by zero"}
-        assert measure("first-use") == untuned._sizes(untuned.drawn(1, 48)[0]) | {"failed": failed}
+        assert measure("first-use") == untuned._problem_fields(untuned.drawn_problems(1, 48)[0]) | {"failed": failed}
     row = measure("predict")
     assert row["predicted_us"] > 0
     assert row["failed"] == failed
@@ -289,26 +293,27 @@ def test_a_part_that_fails_says_so_in_its_row_until_it_works(monkeypatch: pytest
 
 def test_two_processes_fill_one_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     untuned, file = script("untuned", monkeypatch), tmp_path / "new" / "untuned.json"
-    given = {"ranker": "r", "seed": 1, "device": "d"}, untuned.drawn(5, 48), len
-    both = [untuned.Results(file, *given, untuned.share_of(share)) for share in ("1/2", "2/2")]
-    assert [list(each.own) for each in both] == [given[1][::2], given[1][1::2]]
-    for done, (results, problem) in enumerate(zip(both * 2, given[1]), 1):
-        results.own[problem]["predicted_us"] = float(done)
+    problems = untuned.drawn_problems(5, 48)
+    arguments = {"ranker": "r", "seed": 1, "device": "d"}, problems, len
+    halves = [untuned.Results(file, *arguments, untuned.share_of(share)) for share in ("1/2", "2/2")]
+    assert [list(each.own_rows) for each in halves] == [problems[::2], problems[1::2]]
+    for done, (results, problem) in enumerate(zip(halves * 2, problems), 1):
+        results.own_rows[problem]["predicted_us"] = float(done)
         results.save()
         assert [row["predicted_us"] for row in json.loads(file.read_text())["rows"]] == list(range(1, done + 1))
-    assert untuned.Results(file, *given).own == untuned.Results(file, *given).rows == both[1].rows
+    assert untuned.Results(file, *arguments).own_rows == untuned.Results(file, *arguments).rows == halves[1].rows
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "1/0", "a/b", "-1/2"])
-def test_a_share_is_one_of_some(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_share_names_its_number_and_their_count(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ArgumentTypeError, match="write I/N"):
         script("dataset", monkeypatch).share_of(text)
 
 
 def test_ratios_are_summed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     untuned = script("untuned", monkeypatch)
-    found = untuned.spread_of([1.0, 4.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 1.0])
-    assert found == {"shapes": 10, "geometric_mean": pytest.approx(8**0.1), "p90": 2.0, "worst": 4.0}
+    spread = untuned.spread_of([1.0, 4.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 1.0])
+    assert spread == {"shapes": 10, "geometric_mean": pytest.approx(8**0.1), "p90": 2.0, "worst": 4.0}
     rows = [
         {"dtype": "float", "predicted_us": us, "cublas_us": 4.0, "vendor_auto_us": min(us, 4.0)} for us in (2.0, 5.0)
     ]
@@ -332,15 +337,15 @@ def test_tunings_are_repeated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert row["spread_percent"] == pytest.approx(spread)
     assert document["summary"]["largest spread, %"] == pytest.approx(spread)
     repeatability.main([*sizes, *SMALL])
-    assert json.loads(file.read_text())["rows"] == [row]  # nothing is left to do
-    begun = json.loads(file.read_text())
-    begun["rows"] = [{**{name: row[name] for name in ("m", "n", "k", "dtype", "trans")}, "tuned": row["winners"][0]}]
-    (tmp_path / "first").write_text(json.dumps(begun))
-    head = {key: begun[key] for key in ("device", "seed", "ranker", "effort", "versions")}
-    given = head, repeatability.drawn(1, 48), repeatability.summary_of
-    results = repeatability.Results(tmp_path / "new", *given)
-    repeatability.taken_over(results, tmp_path / "first", head)
+    assert json.loads(file.read_text())["rows"] == [row]  # nothing remains to do
+    earlier = json.loads(file.read_text())
+    earlier["rows"] = [{**{name: row[name] for name in ("m", "n", "k", "dtype", "trans")}, "tuned": row["winners"][0]}]
+    (tmp_path / "first").write_text(json.dumps(earlier))
+    head = {key: earlier[key] for key in ("device", "seed", "ranker", "effort", "versions")}
+    arguments = head, repeatability.drawn_problems(1, 48), repeatability.summary_of
+    results = repeatability.Results(tmp_path / "new", *arguments)
+    repeatability.take_first_tunings(results, tmp_path / "first", head)
     assert [row["winners"] for row in results.rows.values()] == [[row["winners"][0]]]
-    other = repeatability.Results(tmp_path / "new", *given)
-    repeatability.taken_over(other, tmp_path / "first", {**head, "ranker": "another"})
+    other = repeatability.Results(tmp_path / "new", *arguments)
+    repeatability.take_first_tunings(other, tmp_path / "first", {**head, "ranker": "another"})
     assert not any("winners" in row for row in other.rows.values())

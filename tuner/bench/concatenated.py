@@ -1,5 +1,5 @@
-"""A float product as one longer product of halves or bfloat16s by the vendor's library, which kernels of split terms
-are compared with: anyone can build it in an afternoon."""
+"""A rival of kernels of split terms: the vendor's library computes a float product as one longer product of halves or
+bfloat16s. Anyone can build it in an afternoon."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ _TEXT = Path(__file__).with_name("concatenated.cu")
 _TILE, _THREADS = (64, 128), 256
 """Tile and threads of a CTA, as in concatenated.cu."""
 _ALIGNED = 8
-"""Number of elements, 16 bytes, at whose multiples copies of terms begin: else cuBLAS has slower kernels."""
+"""Number of elements, 16 bytes, to which copies of terms are aligned: with less alignment cuBLAS is slower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ SCHEMES = {
 class Concatenated:
     """C = alpha op(A) op(B) + beta C for finite float operands by one product that is `products` times as long along k.
 
-    For halves, each row of op(A) and column of op(B) is scaled by a power of two: one kernel before finds the largest
-    magnitudes, one after takes the scales off C. bfloat16s have the range of floats and need neither. Memory is
-    allocated here, except what beta other than 0 needs. Sums stay within the tensor cores, so that errors grow with k.
-    Raises what compiling, loading and allocating do, and DeviceError where the library is missing.
+    For halves, each row of op(A) and column of op(B) is scaled by a power of two: a kernel before the product finds the
+    largest magnitudes, and one after it takes the scales off C. bfloat16s have the range of floats and need neither.
+    All memory is allocated here, except for a beta other than 0. Sums stay within the tensor cores, so that errors grow
+    with k. Raises the errors of compiling, loading and allocating, and DeviceError where the library is missing.
     """
 
     def __init__(self, device: Device, problem: Problem, grade: Grade) -> None:
@@ -61,7 +61,7 @@ class Concatenated:
             rows, cols = (stored[0], self.products * depth) if along_k else (self.products * depth, stored[1])
             ld = -(-cols // _ALIGNED) * _ALIGNED
             memory = device.allocate(2 * rows * ld)
-            device.zero(memory, 2 * rows * ld, device.stream())  # what pads k stays 0
+            device.zero(memory, 2 * rows * ld, device.stream())  # the padding of k stays 0
             self._operands.append(Operand(memory.pointer, rows, cols, ld, trans, memory))
             self._strides.append(depth if along_k else depth * ld)
         longer = Problem(problem.m, problem.n, self.products * depth, problem.dtype, problem.trans_a, problem.trans_b)
@@ -89,8 +89,8 @@ class Concatenated:
         grids = both, both, _tiles(problem.m, problem.n)
         codes = "QiiiQ" * 2, "QiiiQQiQ" * 2, "QiQiiiQQff"
         return [
-            device.load(binary, name).bound(LaunchConfig((grid, 1, 1), (_THREADS, 1, 1)), each)
-            for name, grid, each in zip(names, grids, codes)
+            device.load(binary, name).bound(LaunchConfig((grid, 1, 1), (_THREADS, 1, 1)), code)
+            for name, grid, code in zip(names, grids, codes)
         ]
 
     @property
@@ -99,8 +99,8 @@ class Concatenated:
         return self._most.pointer, self._most.pointer + 4 * self._problem.m
 
     def split(self, a: Operand, b: Operand) -> None:
-        """Launch the kernels before the product on the current stream: largest magnitudes, then terms. Raises
-        LaunchError."""
+        """Launch the kernels that come before the product on the current stream, for largest magnitudes and for terms.
+        Raises LaunchError."""
         stream = self._device.stream()
         floats = [(each.pointer, each.ld, each.rows, each.cols, at) for each, at in zip((a, b), self._most_at)]
         if self._scaled:
@@ -120,15 +120,15 @@ class Concatenated:
         if not self._scaled:
             self.multiply(c, alpha, beta)
             return
-        target = c if beta == 0 else self._unscaled(c)
+        target = c if beta == 0 else self._memory_apart(c)
         self.multiply(target)
         m, n = self._problem.m, self._problem.n
         self._finish(
             self._device.stream(), target.pointer, target.ld, c.pointer, c.ld, m, n, *self._most_at, alpha, beta
         )
 
-    def _unscaled(self, c: Operand) -> Operand:
-        """Memory for the product where beta needs C."""
+    def _memory_apart(self, c: Operand) -> Operand:
+        """Memory for the product apart from C, which beta still needs."""
         if self._apart is None:
             memory = self._device.allocate(4 * c.rows * c.cols)
             self._apart = Operand(memory.pointer, c.rows, c.cols, c.cols, False, memory)

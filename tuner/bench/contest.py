@@ -31,7 +31,7 @@ from .rows import GIVEN, TITLES, BenchRow, KindError, Rival, finite
 ROUNDS = 7
 """Least number of rounds."""
 _OURS, _KERNEL, _THEN = "ours", "kernel", ", kernel"
-"""Names of our contender, of the array library's kernel, and ending of a contender's name with that kernel after it."""
+"""Names of our contender and of the array library's kernel, and suffix of a contender that this kernel follows."""
 _Samples = Mapping[str, list[float]]
 _TRIES = 3
 """Number of batches by which one of cuBLASLt's kernels is chosen."""
@@ -47,11 +47,11 @@ def contest(
     config: Config | None = None,
     others: Sequence[Config] = (),
 ) -> BenchRow:
-    """Check and time the stored config of a problem, or `config`, beside the `rivals` and `others`, variants of ours
-    that are rivals under their text. A failure is a row, not an exception.
+    """Check and time the stored config of a problem, or `config`, beside the `rivals` and `others`: further variants
+    of ours, whose texts are their keys. A failure is a row, not an exception.
 
-    The rounds on rotated inputs take `seconds`; checking, choosing and the other columns take more. With
-    `turn_seconds` each contender runs for so many seconds in its turn.
+    The rounds on rotated inputs take `seconds`; checking, choosing and the other columns take further time. With
+    `turn_seconds` each contender's turn lasts that long.
     """
     row = BenchRow(problem)
     with device.entered(), warnings.catch_warnings(record=True) as caught:
@@ -69,7 +69,7 @@ def contest(
             row = _Contest(device, row, launch, others).run(rivals, seconds, turn_seconds)
         except FAILURES as error:
             row = replace(row, status=status_of(error), reason=one_line(error))
-    # Warnings of other categories are the array library's, and for its developers.
+    # Warnings of other categories come from the array library and address its developers.
     notes = (one_line(warning.message) for warning in caught if issubclass(warning.category, UserWarning))
     return replace(row, notes=(*row.notes, *dict.fromkeys(notes)))
 
@@ -85,7 +85,7 @@ class _Contest:
         self._notes: list[str] = []
 
     def run(self, rivals: tuple[str, ...], seconds: float, turn_seconds: float) -> BenchRow:
-        """Check and time all contenders, and return the row. Raises what checking and timing do."""
+        """Check and time all contenders, and return the row. Raises the errors of checking and timing."""
         verifier = Verifier(self.device, self.problem, seed=101)
         reason = self._checked(verifier, _OURS, self._contenders[_OURS])
         if reason:
@@ -164,7 +164,7 @@ class _Contest:
         self._contenders[key] = launch
 
     def _fastest(self, timer: Timer) -> Launch:
-        """The fastest of cuBLASLt's kernels that work. Raises LaunchError where none does."""
+        """The fastest kernel of cuBLASLt that works. Raises LaunchError where none does."""
         times: list[tuple[float, Launch]] = []
         last = "no heuristic serves this problem"
         for launch in CublasLt(self.device, self.problem).launches():

@@ -1,4 +1,4 @@
-"""Errors of float products on six kinds of data, those of contenders side by side."""
+"""Errors of the float products of several contenders on six kinds of data."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,7 +17,7 @@ BLOCK = 256
 def error_kinds(device: Device, problem: Problem, contenders: Mapping[str, Launch]) -> tuple[KindError, ...]:
     """The errors of all contenders on each kind of data, at the size of the problem, so that each runs as it is timed.
 
-    Blocks of C along its diagonal, in which every row and column has a part, are compared. Raises LaunchError.
+    Only blocks along the diagonal of C are compared; each row and column of C crosses one. Raises LaunchError.
     """
     errors = []
     m, n, k = problem.m, problem.n, problem.k

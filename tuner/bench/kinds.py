@@ -21,7 +21,7 @@ def error_kinds_json(row: BenchRow) -> dict[str, Any] | None:
 
 
 def error_kinds_of(document: Any) -> list[KindError]:
-    """The errors in what `error_kinds_json` made. Raises AttributeError, KeyError, TypeError or ValueError for any
+    """The errors that `error_kinds_json` wrote. Raises AttributeError, KeyError, TypeError or ValueError for any
     other document."""
     return [
         KindError(kind, contender, *(_number(errors[measure]) for measure in ("elementwise", "normwise")))

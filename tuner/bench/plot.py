@@ -12,17 +12,17 @@ from ...runtime.files import write_output
 from .rows import TITLES, BenchResult, BenchRow
 
 Marks = list[tuple[Any, Sequence[str]]]
-"""Lines of marks that were drawn, and the tooltip of each mark."""
+"""Drawn lines of marks, each with the tooltips of its marks."""
 SUFFIXES = (".svg", ".png", ".pdf")
 """Endings of the files that `plot` writes."""
 _MARKERS = ("o", "D", "s")
-"""matplotlib's markers of the rivals, which take turns."""
+"""matplotlib's markers, which the rivals take in turn."""
 _LANE = 0.62
 """Height of all marks of one shape, as a share of the distance between two shapes."""
 _WIDTH = 10.0
 """Inches across a plot."""
 _MARGIN = 1.2
-"""Inches of a chart's height that no lines of text take."""
+"""Inches of a chart's height beside its lines of text."""
 _LINE_INCHES = 0.24
 """Inches of a chart's height for each line of text."""
 
@@ -36,7 +36,7 @@ class Palette:
     muted: str
     """Colour of axes and of limits."""
     series: tuple[str, ...]
-    """Colours of what is compared, ours first; they take turns."""
+    """Colours of the compared series, ours first, used in turn."""
 
 
 _PRINTED = Palette("#000000", "#8a8f98", ("#1b6ca8", "#e07b39", "#7a9e3d", "#8e5ea2", "#c9a227"))
@@ -56,7 +56,7 @@ def check_plot(path: Path) -> None:
 
 
 def plot(result: BenchResult, path: Path) -> None:
-    """Draw the rows that are ok, of which there must be one, into a file. Raises as `check_plot` does, and OSError."""
+    """Draw the rows that are ok, at least one, into a file. Raises as `check_plot` does, and OSError."""
     check_plot(path)
     from matplotlib.figure import Figure
 
@@ -75,17 +75,17 @@ def plot(result: BenchResult, path: Path) -> None:
 
 
 def lines_of(result: BenchResult) -> int:
-    """Lines of text below each other in a chart of a bench: its shapes and what its legend has at most."""
+    """Most lines of text below each other in a chart of a bench: one for each shape, and the legend's."""
     return sum(row.ok for row in result.rows) + 2 * len(result.setting.rivals)
 
 
 def chart_inches(lines: int) -> float:
-    """Height in inches of a chart with so many lines of text below each other."""
+    """Height in inches of a chart with this number of text lines, one below the other."""
     return _MARGIN + _LINE_INCHES * lines
 
 
 def draw_ratios(result: BenchResult, axes: Any, palette: Palette, narrow: bool) -> Marks:
-    """Draw a mark for each shape and rival with its interval, hollow with a kernel in between, and a line at 1."""
+    """Draw a mark and interval for each shape and rival, hollow for times with a kernel in between, and a line at 1."""
     drawn: Marks = []
     rows = [row for row in result.rows if row.ok]
     series = [

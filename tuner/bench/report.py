@@ -62,9 +62,9 @@ class Column:
     rank: int = 0
     """Rank of the column: 0 is always shown, and lower ranks are shown before higher ones."""
     left: bool = False
-    """Whether cells begin below each other, as words do; else they end below each other, as numbers do."""
+    """Whether cells are aligned on the left, as words are, in place of the right, as numbers are."""
     wraps_at: int = 0
-    """Least width of a cell that may take several lines; 0 where it stays on one."""
+    """Least width of cells that may take several lines; 0 for cells that stay on one."""
 
 
 def save(path: Path, text: str) -> None:
@@ -74,7 +74,7 @@ def save(path: Path, text: str) -> None:
 
 
 def _rates(result: BenchResult) -> Rates | None:
-    """Rates of the device, for the accuracy of the first row: all rows of a bench have one."""
+    """Rates of the device for the accuracy of the first row."""
     return rates_of(result.device, *(row.problem.accuracy for row in result.rows[:1]))
 
 
@@ -183,7 +183,7 @@ def bench_columns(result: BenchResult) -> list[Column]:
         words = TITLES[key].removesuffix(" (coarser)")
         return column(f"{words} err", lambda row: _error(getattr(row.rival(key), "error_over_bound", None)), beside)
 
-    # Where products differ in accuracy, an error belongs beside each speed, and on a narrow screen another ratio goes.
+    # Where products need not be `ieee`, errors belong beside speeds: a narrow screen leaves out another ratio instead.
     graded, rivals, beside = result.graded, result.setting.rivals, 1 if result.graded else 7
     own_error = column("err/bound", lambda row: _error(row.error_over_bound), 0 if graded else 7)
     return [
@@ -207,7 +207,7 @@ def figure(value: float | None) -> str:
         return ""
     if value <= 0:
         return "0"
-    if not value < 1e12:  # no product takes so long: the number is of a damaged file, perhaps infinite or NaN
+    if not value < 1e12:  # only a damaged file has such a number, perhaps infinite or NaN
         return f"{value:.3g}"
     return f"{value:,.{max(0, 3 - math.floor(math.log10(value)))}f}"
 
@@ -298,8 +298,8 @@ def bench_closing(result: BenchResult) -> list[str]:
     for note, names in names_of.items():
         lines.append(f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {note}")
     done = [row for row in result.rows if row.ok]
-    if left := len(result.rows) - len(done):
-        lines.append(f"{left} of {len(result.rows)} rows failed and are left out of the geometric mean")
+    if failed := len(result.rows) - len(done):
+        lines.append(f"{failed} of {len(result.rows)} rows failed and are left out of the geometric mean")
     if noisy := [name for name, row in named if row.noisy]:
         longer = "" if result.turn_seconds else ", or in longer turns (--turns 0.5)"
         remedy = f"no ratio is kept; measure with nothing else running{longer}"

@@ -23,14 +23,14 @@ TITLES = {
     "tf32": "TF32 (coarser)",
 }  # fmt: skip
 """Titles of the rivals, by their keys. `hgemm3k` and `bgemm6k` are one product of halves or bfloat16s by cuBLAS, three
-or six times as long along k, with all that goes before and after; `tf32` is cuBLAS with TF32, which no grade of
+or six times as long along k, with the kernels before and after it; `tf32` is cuBLAS with TF32, which no grade of
 accuracy allows."""
 COARSER = ("tf32",)
 """Keys of the rivals that keep no grade of accuracy: their speed is no measure of ours."""
 
 
 def vendor_title(info: DeviceInfo | None) -> str:
-    """Title of the vendor's library of a device; that of GPUs for a device without facts."""
+    """Title of the vendor's library of a device; cuBLAS for a device without facts."""
     return TITLES["numpy" if info is not None and info.arch.is_host else "cublas"]
 
 
@@ -125,9 +125,9 @@ class BenchRow:
     error_kinds: tuple[KindError, ...] = ()
     """Errors on six kinds of data, where the accuracy is not `ieee`."""
     taken_from: str = ""
-    """The other tuned shape whose config it is; empty where it is the row's own."""
+    """The other tuned shape that the config was taken from; empty where it is the row's own."""
     handed_over: bool = False
-    """Whether `matmul` takes the vendor's library in place of the config, which a record says is slower."""
+    """Whether `matmul` takes the vendor's library in place of the config, which is slower."""
 
     def __post_init__(self) -> None:
         if self.noisy:
@@ -136,7 +136,7 @@ class BenchRow:
 
     @property
     def noisy(self) -> bool:
-        """Whether ours was too far from itself for ratios: the row has none."""
+        """Whether ours differed too much from itself for ratios: the row has none."""
         return noisy(self.aa_spread)
 
     @property
@@ -155,7 +155,7 @@ class BenchRow:
 
     @property
     def used_ratio(self) -> float | None:
-        """The vendor's time over the time of what `matmul` takes: 1 where it takes the vendor's library."""
+        """The vendor's time over the time of `matmul`: 1 where that takes the vendor's library."""
         vendor = self.rival("cublas")
         return None if vendor is None else 1.0 if self.handed_over else vendor.ratio
 
@@ -225,7 +225,7 @@ class BenchResult:
         return [f"{name} {row.config}" if row.config else name for name, row in zip(names, self.rows)]
 
     def compared(self, key: str) -> tuple[Rival, ...]:
-        """The rival in every row that is ok and has it."""
+        """The rival's results in all rows that are ok and have them."""
         return tuple(rival for row in self.rows if row.ok and (rival := row.rival(key)))
 
     def geomean(self, key: str, name: str = "ratio") -> float | None:
@@ -236,7 +236,7 @@ class BenchResult:
 
     @property
     def used_ratios(self) -> tuple[float, ...]:
-        """The ratios of what `matmul` takes, in the rows that have them."""
+        """`used_ratio` of each row that is ok and has one."""
         return tuple(ratio for row in self.rows if row.ok and (ratio := row.used_ratio) is not None)
 
     @property

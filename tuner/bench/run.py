@@ -22,7 +22,7 @@ from ..settings import BENCH_SECONDS
 from .rows import BenchResult, BenchRow, Setting
 
 ROW_LIMIT_S = 180.0
-"""Seconds that a shape may take beside ten times those of its rounds and a hundred times those of a turn."""
+"""Seconds that a shape may take beyond ten times its rounds' seconds and a hundred times a turn's seconds."""
 
 
 class BenchProgress(Protocol):
@@ -51,8 +51,8 @@ def bench(
     """Time the stored config of each problem, or each of `configs`, beside the vendor's libraries, interleaved in one
     process.
 
-    Batches alternate, or with `turn_seconds` each contender runs for so many seconds in its turn, at its own clock. A
-    shape that fails, or ends its process, has a row that says so. Ctrl-C ends the run with the rows that are done.
+    Batches alternate; with `turn_seconds` each contender runs for that long in its turn, at its own clock. A shape
+    that fails, or ends its process, has a row that says so. Ctrl-C ends the run with the rows that are done.
     Raises ShapeError for a problem with nothing to time, DeviceError for a device that is not there or whose memory a
     problem exceeds, and TuningError for one that cannot be opened.
     """

@@ -80,8 +80,8 @@ def _rival(row: dict[str, Any], key: str, noisy: bool) -> dict[str, Any]:
 
 
 def _check_numbers(fields: dict[str, Any]) -> None:
-    """Raise ConfigError for a number that nobody can have measured; only what is no ratio may be 0."""
+    """Raise ConfigError for a number that nobody can have measured: a ratio must not be 0, other numbers may."""
     for name, value in fields.items():
         for number in value if isinstance(value, list) else [value]:
-            good = not isinstance(number, int | float) or _SMALLEST < number < _LARGEST
-            check(good or (number == 0 and not name.startswith("ratio_")), f"{name} cannot be {number!r:.60}")
+            possible = not isinstance(number, int | float) or _SMALLEST < number < _LARGEST
+            check(possible or (number == 0 and not name.startswith("ratio_")), f"{name} cannot be {number!r:.60}")

@@ -16,7 +16,7 @@ from ...codegen.problem import DType, Grade, Problem
 from ...codegen.reading import read_named, reason_of
 
 MAX_PROBLEMS = 10_000
-"""Most shapes of one command, which take two days to tune at 20 s each: more are a slip of the pen."""
+"""Most shapes of one command: at 20 s each they take two days to tune, and more are likely a mistake."""
 _MAX_BYTES = 1 << 20
 """Most bytes of a file of shapes."""
 _SIZES = ("m", "n", "k")
@@ -41,18 +41,18 @@ def suite_problems(
     arguments.
     Raises ConfigError, which lists the suites or names the file and the entry that is wrong.
     """
-    entries = _READERS.get(Path(name).suffix.lower())
-    if entries is None:
+    reader = _READERS.get(Path(name).suffix.lower())
+    if reader is None:
         names, endings = suite_names(), ", ".join(_READERS)
         text = f"suite must be a file ending in {endings} or one of {', '.join(names)}, got {name!r}"
         check(name in names, text + nearest_of(name, names))
-        data, entries = _folder().joinpath(f"{name}.toml").read_bytes(), _READERS[".toml"]
+        data, reader = _folder().joinpath(f"{name}.toml").read_bytes(), _READERS[".toml"]
     else:
         data = read_named("suite", check_path("suite", name) or Path(), _MAX_BYTES)
     problems: dict[Problem, None] = {}
     place = ""
     try:
-        for where, entry in entries(data.decode("utf-8-sig")):  # spreadsheets begin a file with a mark
+        for where, entry in reader(data.decode("utf-8-sig")):  # spreadsheets begin a file with a mark
             place = where
             problems[_problem(entry, dtype, trans, accuracy, batch)] = None
             place = ""
@@ -70,8 +70,8 @@ def _problem(entry: object, dtype: object, trans: str, accuracy: object, batch: 
             check(key in _FIELDS, f"an entry has {', '.join(_FIELDS)}, got {short(key)}")
         sizes, batch = [entry.get(name) for name in _SIZES], entry.get("batch", batch)
         for name, size in zip((*_SIZES, "batch"), (*sizes, batch)):
-            whole = type(size) is int or (isinstance(size, str) and size.isdecimal())
-            check(whole, f"{name} must be a whole number, got {short(size)}")
+            is_whole = type(size) is int or (isinstance(size, str) and size.isdecimal())
+            check(is_whole, f"{name} must be a whole number, got {short(size)}")
         text, dtype, trans = "x".join(map(str, sizes)), entry.get("dtype", dtype), entry.get("trans", trans)
         accuracy = entry.get("accuracy", accuracy)
     else:
@@ -92,9 +92,9 @@ def _numbered(document: Any) -> Iterator[tuple[str, object]]:
 def _csv(text: str) -> Iterator[tuple[str, object]]:
     rows = csv.reader(io.StringIO(text), strict=True)
     header = [cell.strip().lower() for cell in next(rows, [])]
-    good = {*_SIZES} <= {*header} <= {*_FIELDS} and len(header) == len(set(header))
+    is_valid = {*_SIZES} <= {*header} <= {*_FIELDS} and len(header) == len(set(header))
     check(
-        good,
+        is_valid,
         f"its first line must be m,n,k and perhaps ,dtype, ,trans, ,accuracy and ,batch, got {short(','.join(header))}",
     )
     for row in rows:

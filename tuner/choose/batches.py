@@ -34,8 +34,8 @@ from .model import CTAS, Columns, Floats, stacked
 from .ranker import Arrays, Predicted, Ranker, Trees, learned_of, name_of, shipped, started_us, trees_of
 
 RANKED = 96
-"""Number of configs of tiles, and of the family `small` with each load, that are ranked: those that are expected to be
-fastest."""
+"""Number of ranked configs, of kernels of tiles and of the family `small` with each load: the ones that are expected to
+be fastest."""
 _WARP = 32
 """Threads of a warp."""
 
@@ -53,7 +53,7 @@ class _Costs:
     slots: float
     """Issue slots of an instruction that reads an operand or multiplies."""
     cta_cycles: float
-    """Clocks of a CTA beside the others: from its start to its first loads, barriers, and its last stores."""
+    """Further clocks of a CTA: from its start to its first loads, at barriers, and for its last stores."""
     step_cycles: float
     """Clocks of a step of k in which a thread waits for shared memory."""
     product_cycles: float
@@ -61,7 +61,7 @@ class _Costs:
     load_cycles: float
     """Clocks for each vector that a thread loads or stores."""
     memory: float
-    """Share of the memory's clocks for its bytes that a CTA waits, beside the other limits."""
+    """Clocks that a CTA waits by itself for device memory, as a share of the clocks that its bytes take there."""
 
 
 _COSTS = {
@@ -75,7 +75,7 @@ _WARPS_PER_CYCLE = 4
 """Warps of an SM that issue an instruction in one clock."""
 
 _LEAVES = "matrices", "thread_m", "thread_n", "block_threads"
-"""Parameters of the family, in the order of the columns of variants, behind which comes the number of the load."""
+"""Parameters of the family, in the order of the columns of variants; the last column is the number of the load."""
 _LOADS = tuple(_COSTS)
 """The loads of the family by their number."""
 _TILES = [name for name in FEATURES[:IEEE_FEATURES] if name not in PROBLEM]
@@ -140,7 +140,7 @@ def _held(problem: Problem, variants: Variants) -> Floats:
 
 
 def _by_case(function: Callable[..., int], rows: Variants) -> Floats:
-    """A function of the columns for each row, called once for all rows that are equal."""
+    """Value of a function of the columns for each row; equal rows share one call."""
     once = cache(function)
     return np.array([once(*row) for row in rows.tolist()], float)
 
@@ -189,8 +189,8 @@ def limits(problem: Problem, info: DeviceInfo, variants: Variants) -> Columns:
 
 
 def _reads(problem: Problem, variants: Variants) -> tuple[Floats, Floats]:
-    """Instructions by which a warp reads its operands of a step of k, and words of its lanes that pass between shared
-    memory and registers one after the other, of all steps and of C, with conflicts of banks, for each variant."""
+    """For each variant, instructions by which a warp reads the operands of one step of k, and words that a warp moves
+    between shared memory and registers one after the other, for all steps and for C, with conflicts of banks."""
     _, thread_m, thread_n, _, load = variants.T
     reads = (thread_m + thread_n).astype(float)  # rows of padded matrices have no conflicts
     passes, whole = problem.k * reads, load == _LOADS.index(Load.CP_ASYNC)
@@ -200,12 +200,12 @@ def _reads(problem: Problem, variants: Variants) -> tuple[Floats, Floats]:
     a_row, b_row = problem.stored_a[1], problem.stored_b[1]
     a_vec = 1 if problem.trans_a else math.gcd(a_row, wide)  # steps of k that a thread reads at once
     b_vec = math.gcd(b_row, wide) if problem.trans_b else 1
-    rows = thread_m if a_row % 2 else 1  # from a thread's first row to that of the next one
+    rows = thread_m if a_row % 2 else 1  # from a thread's first row to the next thread's
     cols = -(-n // thread_n)
     parts = -(-m // thread_m) * cols
 
     def passed(lanes: int, product: int, row: Any, col: int) -> Floats:
-        """Passes of an access, by the steps of the addresses from a product, row and column of parts to the next."""
+        """Passes of an access; `product`, `row` and `col` are steps of the address to the next one of each."""
         lane = np.arange(lanes)
         return _conflicts(lane // parts * product + lane % parts // cols * row + lane % cols * col, lanes)
 
@@ -220,7 +220,7 @@ def _reads(problem: Problem, variants: Variants) -> tuple[Floats, Floats]:
 
 
 def _conflicts(places: NDArray[np.int64], banks: int) -> Floats:
-    """Most different places of each row that lie in one of so many banks."""
+    """Largest number of different places of each row that lie in one bank."""
     places = np.sort(places, axis=1)
     first = np.ones(places.shape, bool)
     first[:, 1:] = places[:, 1:] != places[:, :-1]
@@ -274,7 +274,7 @@ def _small_features(problem: Problem, info: DeviceInfo, variants: Variants, coun
 
 
 def ways(problem: Problem, variants: Variants) -> tuple[Floats, Floats]:
-    """Different words that the lanes of a first warp read from one bank of shared memory at a time, in A and in B."""
+    """Number of different words that lanes of the first warp read from one bank at a time, for A and for B."""
     _, thread_m, thread_n, _, _ = variants.T[:, :, None]
     lanes = np.arange(_WARP * 4 // problem.dtype.size_bytes)  # doubles are read by half a warp at a time
     cols = -(-problem.n // thread_n)
@@ -291,11 +291,11 @@ def ways(problem: Problem, variants: Variants) -> tuple[Floats, Floats]:
 
 
 class BatchRanker(Ranker):
-    """The ranker of batches in one type: that of single products with more kernels, the family `small`, and trees for
-    the logarithm of a time over the expected one."""
+    """Ranker of batches in one type: the ranker of single products with further kernels, with the family `small`, and
+    with trees for the logarithm of a time over the expected one."""
 
     def __init__(self, arrays: Arrays, more: Arrays, dtype: DType, accuracy: Grade = Grade.IEEE) -> None:
-        """`arrays` are those of single products, `more` those of batches; without the latter nothing is corrected."""
+        """`arrays` belong to single products, `more` to batches; where `more` is empty, no time is corrected."""
         kernels = "kernels", "decompositions", "corrections"
         joined = {name: np.concatenate([arrays[name], more[name]]) for name in kernels} if more else {}
         super().__init__({**arrays, **joined}, dtype, accuracy)
@@ -402,7 +402,7 @@ def _batch_ranker(dtype: DType, accuracy: Grade, learned: DType) -> BatchRanker 
 
 
 def of_type(arrays: Arrays, dtype: DType) -> Arrays:
-    """The arrays of batches in one type, by their names without it, and those of both types."""
+    """The arrays of batches in one type, by their names without the type, and the arrays of all types."""
     others = tuple(f"{each.value} " for each in DType if each is not dtype)
     own = {name: array for name, array in arrays.items() if not name.startswith(others)}
     return {name.removeprefix(f"{dtype.value} "): array for name, array in own.items()}

@@ -20,11 +20,11 @@ from ..measure.rounds import side_by_side
 
 _PLAN = TimingPlan(0.0, 20.0, 100.0, 0.0, 1, 1, rotate_l2=2.5, max_sets=128)
 """Batches of a tenth of a millisecond, as a program may use many shapes. Short products are launched from a graph:
-queued launches have gaps between them, and those of the library are longer than ours."""
+queued launches have gaps, and the library's are longer than ours."""
 _ROUNDS = 9
 """Number of rounds of a comparison."""
 _LONG_FLOPS, _FEW_ROUNDS = 4e11, 2
-"""Number of operations from which on a product, of 10 ms and more, has few rounds, and number of these."""
+"""Operations from which a product, which takes 10 ms or more, is timed in few rounds, and number of these rounds."""
 _MOST_BYTES = 1 << 30
 """Most bytes of random operands and of copies: the array library keeps the memory that was allocated for them."""
 _ON_HOST = "rule: on the processor NumPy is faster than CUDA text"
@@ -32,14 +32,13 @@ _ON_HOST = "rule: on the processor NumPy is faster than CUDA text"
 
 
 def faster(own: OwnKernel, operands: Callable[[], Operands] | None = None) -> VendorFallback | None:
-    """The handover to the vendor's library where it is faster than our kernel; None where it is not, or is not known to
-    be.
+    """The handover to the vendor's library where it is known to be faster than our kernel; else None.
 
     On the processor NumPy is faster, unless the user tuned exactly this shape there. On a GPU a record of exactly this
-    product decides, unless its duel was too noisy. Else both are timed on `operands`, of which C is overwritten, or on
-    random ones up to 1 GiB, each nine times in turn: some 10 ms, or twelve products where these take longer. Operands
-    of a megabyte and more are copied until the copies fill 2.5 times the last-level cache, and the timing rotates over
-    them, so that they come from memory, as in the timing of a record.
+    product decides, unless its duel was too noisy. Without such a record both are timed on `operands`, whose C is
+    overwritten, or on random ones up to 1 GiB. Each runs nine times in turn, which takes some 10 ms, or twelve products
+    where these take longer. Operands of a megabyte and more are copied until the copies fill 2.5 times the last-level
+    cache, and the timing rotates over them, so that they come from memory, as in the timing of a record.
     """
     problem, device = own.problem, own.device
     if device.info.arch.is_host:
@@ -56,20 +55,20 @@ def faster(own: OwnKernel, operands: Callable[[], Operands] | None = None) -> Ve
             if device.capturing(device.stream()):
                 return None
             return by_timing(kernel, lookup, operands() if operands else _random(device, problem))
-    except (*FAILURES, RuntimeError):  # without a library or memory (torch's too) ours serves, and raises what it must
+    except (*FAILURES, RuntimeError):  # without a library or memory (torch's too) ours serves, or raises its own error
         return None
 
 
 def untimed(info: DeviceInfo, lookup: LookupResult) -> VendorFallback | None:
-    """The handover to the vendor's library, as far as it is known without timing."""
+    """The handover to the vendor's library where it is known to be faster without timing; else None."""
     if not info.arch.is_host:
         return by_record(lookup)
     return None if lookup.origin == "exact" else VendorFallback(None, None, _ON_HOST)
 
 
 def by_record(lookup: LookupResult) -> VendorFallback | None:
-    """The handover by the duel of an exact record: the library must be faster by more than a tie and the rounds'
-    interval, and must have been right on that data."""
+    """The handover by the duel of an exact record. There the library must have been faster by more than a tie, faster
+    in all of the confidence interval, and right."""
     record = lookup.record
     if lookup.origin != "exact" or record is None or record.ratio_vendor is None:
         return None
@@ -86,7 +85,7 @@ def by_timing(kernel: Kernel, lookup: LookupResult, operands: Operands) -> Vendo
     """The handover by timing both: the library must be faster in all rounds but one, and by more than a tie. Raises one
     of FAILURES."""
     device, problem = kernel.device, kernel.problem
-    twin = prepare(device, problem, kernel.config)  # memory that its graphs hold is freed with it
+    twin = prepare(device, problem, kernel.config)  # its graphs hold memory, which is freed with it
     contenders = {"ours": twin.launch, "vendor": device.vendor(problem)}
     rounds = _ROUNDS if problem.flops < _LONG_FLOPS else _FEW_ROUNDS
     with device.on_stream(operands.stream):
@@ -105,8 +104,8 @@ def by_timing(kernel: Kernel, lookup: LookupResult, operands: Operands) -> Vendo
 
 
 def _copies(device: Device, problem: Problem, operands: Operands) -> list[Inputs]:
-    """Further sets of operands, each matrix of all sets in one allocation, as in the timing of records. Empty where
-    `max_sets` of them would fit in the cache too, where memory is short, or where they are views of larger matrices."""
+    """Further sets of operands; each matrix has one allocation for all sets, as in the timing of records. Empty where
+    even `max_sets` sets would fit in the cache, where memory is short, or for views of much larger matrices."""
     count, size = _PLAN.cold_sets(device, problem) - 1, problem.dtype.size_bytes
     spread = sum(each.rows * each.ld for each in operands.each) * size
 

@@ -61,13 +61,13 @@ FEATURES = [*_KERNEL, *PROBLEM, *_PLAIN, *_LOGARITHMS, *_SPLIT]
 """Names of all features, in the order of the columns."""
 _KERNEL_END, _PROBLEM_END, _PLAIN_END, _LOGARITHMS_END = accumulate(map(len, (_KERNEL, PROBLEM, _PLAIN, _LOGARITHMS)))
 IEEE_FEATURES = FEATURES.index("splitting")
-"""Number of the first features, which are all that kernels of IEEE arithmetic differ in."""
+"""Number of the first features: kernels of IEEE arithmetic are alike in all others."""
 _DESCRIBED = (
     "tile_m tile_n steps split summing pace held streamed_a streamed_b across_a across_b deep_a deep_b wide_a wide_b "
     "least_a least_b most_a most_b copies_a copies_b neighbours ends"
 ).split()
-"""Columns from which features of config and problem are computed; the first three are what CTAs that share a tile of C
-cover."""
+"""Columns from which features of config and problem are computed. The first three are the m, n and k that the CTAs of a
+tile of C cover together."""
 
 
 class FeatureTable(Table):
@@ -80,7 +80,7 @@ class FeatureTable(Table):
         self.info, c = info, self.columns
         self._kernels = np.stack([c[name] for name in (*_KERNEL, *_SPLIT)], axis=1).astype(np.float32)
         self._described = np.stack([c[name] for name in _DESCRIBED], axis=1)
-        """Row of each config: few of them are read at a time."""
+        """A row for each config, as few configs are read at a time."""
 
     def _kernel(self, config: Config) -> dict[str, float]:
         c, values, size = super()._kernel(config), config.typed, self.dtype.size_bytes
@@ -103,7 +103,7 @@ class FeatureTable(Table):
                 f"least_{x}": 16 * packed,
                 f"most_{x}": size if c[f"inner_{x}"] == 0 and not packed else 16,
                 f"copies_{x}": size / other_tile,
-                # Lanes side by side across k of a streamed operand; else bytes of a tile's rows along k and across it.
+                # Lanes side by side across k if streamed, else bytes of a tile's rows along k and across it.
                 f"across_{x}": lanes and 32 / lanes,
                 f"deep_{x}": 0 if lanes else tile_k * size,
                 f"wide_{x}": 0 if lanes else tile * size,
@@ -181,7 +181,7 @@ class FeatureTable(Table):
 
     def _copies(self, problem: Problem, c: Columns) -> tuple[Floats, list[Floats], list[Floats]]:
         """The number of copies for each multiply-add; the bytes of a copy of A and of B; and for both the bytes of a
-        tile's row in memory, or of what a warp streams at a time."""
+        tile's row in memory, or bytes that a warp streams at a time."""
         copied, side_by_side = list[Floats](), list[Floats]()
         for x, (row, widest_copy, along) in stored_rows(problem).items():
             vector = np.maximum(widest_copy, c[f"least_{x}"])

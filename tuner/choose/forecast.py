@@ -29,7 +29,7 @@ class Forecast:
 
     def __init__(self, problem: Problem, info: DeviceInfo) -> None:
         self.problem, self.info = problem.even, info
-        self._asked = problem
+        self._original = problem
 
     @CachedProperty
     def _rankers(self) -> list[Ranker]:
@@ -49,7 +49,7 @@ class Forecast:
         problem, info, rankers = self.problem, self.info, self._rankers
         if not rankers or min(problem.m, problem.n, problem.k) == 0:
             return []
-        regret = None if self._asked.ragged else rankers[0].regret_of(problem, info)
+        regret = None if self._original.ragged else rankers[0].regret_of(problem, info)
         source = Source.LEARNED if rankers[0].knows(info) else Source.TRANSFERRED
         weighted = zip(itertools.chain((1.0,), itertools.repeat(_FINER)), rankers)
         ranked = (zip(itertools.repeat(weight), self._ranked(ranker)) for weight, ranker in weighted)
@@ -68,8 +68,8 @@ class Forecast:
         Each group of rows ends within a tile, on average after half of it: a config is expected to take as long for the
         groups as for one product of as many tiles.
         """
-        problem, info, groups = self.problem, self.info, min(self._asked.batch, self.problem.m)
-        if self._asked.ragged != "m":
+        problem, info, groups = self.problem, self.info, min(self._original.batch, self.problem.m)
+        if self._original.ragged != "m":
             return ranker.ranked(problem, info)
         ranked = list[Predicted]()
         for tile_m in {each.config.cta_tile[0] for each in ranker.ranked(problem, info)}:
@@ -79,8 +79,8 @@ class Forecast:
         return sorted(ranked, key=attrgetter("us"))
 
     def _serves(self, config: Config) -> bool:
-        """Whether a config that serves equal products serves those that were asked for."""
-        return not self._asked.ragged or serves(config, self._asked, self.info)
+        """Whether a config that serves equal products also serves the groups of a ragged batch."""
+        return not self._original.ragged or serves(config, self._original, self.info)
 
     @CachedProperty
     def _first(self) -> list[Choice]:

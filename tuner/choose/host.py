@@ -26,7 +26,7 @@ _BARRIERS = 2
 
 
 def host_us(problem: Problem, config: Config) -> float:
-    """Microseconds of a variant by a model in which threads run one after another: what CTAs compute beyond C counts,
+    """Microseconds of a variant by a model in which threads run one after another. Work beyond the edges of C counts,
     more threads or smaller tiles bring more barriers, and overlapping gains nothing.
 
     docs/experiments/model.md compares its order of variants with measured times.

@@ -1,12 +1,12 @@
 """Time of a variant on a GPU, by a model of the device, for many variants of one type at a time.
 
 The model counts the clocks of an SM in each of the device's limits: issuing multiply-adds, shared memory, the
-last-level cache, waiting for copies, and device memory. The limits overlap, and those close to the slowest add to it:
+last-level cache, waiting for copies, and device memory. The limits overlap, and limits close to the slowest add to it:
 the model takes the fourth root of the sum of fourth powers. It adds the clocks before a CTA's first tiles arrive, the
 clocks in which CTAs that share a tile of C add up, and the kernels that pack or split operands first.
 
-It is a model of ratios between the variants of a product. Rates are of NVIDIA's data sheets; docs/experiments/model.md
-has the sources of the waits, and the validation.
+The model is made for ratios between variants of a product. Rates come from NVIDIA's data sheets;
+docs/experiments/model.md has the sources of the waits, and the validation.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ WRITTEN_BYTES_PER_CYCLE = 16
 WARPS_PER_CYCLE = 4
 """Number of an SM's warps that issue an instruction in one clock."""
 MOST_WAVES = 6.0
-"""Most CTAs for each place that the device has for one, where CTAs share the k of a tile: more are not modelled."""
+"""Most waves of CTAs that share the k of tiles: the model does not hold for more."""
 LINE_BYTES, SECTORS_BYTES = 128, 64
 """Least bytes that a warp reads side by side of an operand that it streams, along k and across it."""
 
@@ -66,7 +66,7 @@ _MODELLED = (
     "tile_m tile_n tile_k per_rate issue reused passing volume occupancy filled split streams streaming sharing "
     "persistent warps_of_cta lone starved flying waits waited fill filling packs_a packs_b terms neighbours ends"
 ).split()
-"""Columns from which the limits are computed: the tile, four columns of an SM's clocks for a multiply-add, the rest."""
+"""Columns from which the limits are computed: the tile, four columns of an SM's clocks for a multiply-add, others."""
 
 COUNTED = (
     "arithmetic cached modelled busy waiting passed splitting tiles_m tiles_n depth tiles ctas per_sm most waves "
@@ -74,12 +74,12 @@ COUNTED = (
 ).split()
 """Rows of the array that `Table.physics` makes: clocks, then counts."""
 CLOCKS, TOTAL, CTAS = 7, COUNTED.index("modelled"), COUNTED.index("ctas")
-"""Number of rows of `COUNTED` that are clocks, the row of the clocks of all limits together, and that of the CTAs."""
+"""Number of rows of `COUNTED` that are clocks, index of the row of all limits together, and index of the CTAs' row."""
 
 
 @cache
 def typical_problems(dtype: DType, accuracy: Grade) -> tuple[Problem, ...]:
-    """Products of which every kernel of use serves at least one: some families serve only narrow ones."""
+    """Products such that each useful kernel serves at least one of them: some families serve only narrow ones."""
     return tuple(Problem(*shape, dtype, False, trans, accuracy) for shape in _SHAPES for trans in (False, True))
 
 
@@ -116,8 +116,8 @@ def times_written(problem: Problem, c: Columns) -> Floats:
 
 
 def stored_rows(problem: Problem) -> dict[str, tuple[int, int, bool]]:
-    """Bytes of a stored row, bytes of the widest copies that all rows allow, and whether rows run along k; by `a` and
-    `b`."""
+    """For `a` and `b`: bytes of a stored row, bytes of the widest copies that all rows allow, and whether rows run
+    along k."""
     size = problem.dtype.size_bytes
     rows = {"a": (problem.stored_a[1], not problem.trans_a), "b": (problem.stored_b[1], problem.trans_b)}
     return {x: (row * size, math.gcd(row * size, 16), along) for x, (row, along) in rows.items()}
@@ -191,16 +191,16 @@ class Table:
         for config in configs:
             split, stream, persistent = config.split_ctas, config.stream_ctas_per_sm, config.persistent_tiles
             clustered, cooperative = config.clustered, config.cooperative_ctas
-            does = split > 1, stream > 0, persistent > 1, clustered, cooperative > 1
-            if does not in resources:
+            behaviour = split > 1, stream > 0, persistent > 1, clustered, cooperative > 1
+            if behaviour not in resources:
                 limits = cta_limits(unaligned_fit(config, self.dtype), self.dtype, self.target.arch)
-                resources[does] = config.smem_bytes(self.dtype), max(1, min(limits.values()))
+                resources[behaviour] = config.smem_bytes(self.dtype), max(1, min(limits.values()))
             filled = round(self.target.sm_count * (CLUSTER_SHARE.get(split, 1.0) if clustered else 1.0))
-            yield split, stream, persistent, clustered, cooperative, filled, *resources[does]
+            yield split, stream, persistent, clustered, cooperative, filled, *resources[behaviour]
 
     def _kernel(self, config: Config) -> dict[str, float]:
-        """Columns of a kernel that its work decomposition does not change; `held` is of one of the CTAs that share a
-        tile."""
+        """Columns of a kernel that its work decomposition does not change; `held` is the value of one CTA where several
+        share a tile."""
         tile_m, tile_n, tile_k = config.cta_tile
         dtype, size = self.dtype, self.dtype.size_bytes
         cost = config.cost(dtype, unaligned_fit(config, dtype))
@@ -246,8 +246,8 @@ class Table:
         }
 
     def valid(self, problem: Problem) -> NDArray[np.bool_]:
-        """Rows for which the model holds: their work decomposition can pay, they keep k innermost only where it is
-        innermost in memory, and stream the larger operand from memory, side by side."""
+        """Flags of the rows for which the model holds: their work decomposition can pay, they keep k innermost only
+        where it is innermost in memory, and they stream the larger operand from memory, side by side."""
         c = self.columns
         tiles = np.ceil(problem.m / c["tile_m"]) * np.ceil(problem.n / c["tile_n"]) * problem.batch
         valid: NDArray[np.bool_] = tiles <= c["most_tiles"]
@@ -270,8 +270,8 @@ class Table:
         return valid
 
     def physics(self, problem: Problem, rows: NDArray[np.intp] | None = None) -> Floats:
-        """Clocks of the limits, one by one and together, and counts of tiles and CTAs, of some configs or of all: a row
-        for each of COUNTED."""
+        """Clocks of the limits, one by one and together, and counts of tiles and CTAs, for the configs at `rows` or for
+        all: a row for each of COUNTED."""
         columns = self._modelled if rows is None else self._modelled.take(rows, axis=1)
         c = dict(zip(_MODELLED, columns))
         target, size = self.target, self.dtype.size_bytes
@@ -323,7 +323,7 @@ class Table:
         )  # fmt: skip
 
     def modelled_us(self, problem: Problem, rows: NDArray[np.intp] | None = None) -> Floats:
-        """Corrected microseconds of some configs, or of all."""
+        """Corrected microseconds of the configs at `rows`, or of all."""
         factors = self._factors if rows is None else self._factors.take(rows)
         us: Floats = self.physics(problem, rows)[TOTAL] * factors / self.target.clock_mhz
         return us
@@ -342,7 +342,7 @@ class Table:
 
 
 def unaligned_fit(config: Config, dtype: DType) -> Fit:
-    """The fit of a config to operands of any alignment, of which only packed ones are copied in vectors."""
+    """The fit of a config to operands of any alignment: only packed operands are copied in vectors."""
     problem = typical_problems(dtype, Grade.IEEE)[0]
     return Fit(config, Edge.BOUNDS, *config.widest_vectors(problem, aligned=False))
 

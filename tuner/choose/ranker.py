@@ -24,7 +24,7 @@ from ...codegen.config import Config
 from ...codegen.families import family_named, parse
 from ...codegen.leaf import Mode
 from ...codegen.legality import Rule, rules_of, serves
-from ...codegen.listing import keeping, open_rules
+from ...codegen.listing import legal_changes, open_rules
 from ...codegen.mechanisms.split import USUAL_PARTS, Reduce, filling_splits
 from ...codegen.problem import DType, Grade, Problem
 from ...codegen.target import Target
@@ -38,16 +38,16 @@ from .model import CTAS, Floats, typical_problems
 MODELLED = 240
 """Number of configs that are ranked: the first ones by the model of the device, corrected for each kernel."""
 STAGES = (0, MODELLED), (100, 128), (300, 64), (600, 32)
-"""Pairs of the number of a tree and the number of configs, the best so far, that it and later trees rank."""
+"""Pairs of a tree's number and a number of configs: from this tree on only that many of the best configs are ranked."""
 _FILLING = 32
-"""Number of the first configs for which, on a device that was not measured, splits of k that fill the device for the
-problem are ranked too."""
+"""Number of the first configs that, on a device that was not measured, are also ranked with splits of k that fill the
+device."""
 _WHOLE: dict[str, Any] = {"mode": Mode.NONE, "parts": 1, "reduce": Reduce.WORKSPACE}
 """Work decomposition of a kernel of the portfolio: a CTA for each tile of C."""
 _CTA_US = 1.25e-3
-"""Microseconds from the start of a CTA to that of the next one, measured on an H100 (docs/experiments/batches.md)."""
+"""Microseconds between the starts of two CTAs, measured on an H100 (docs/experiments/batches.md)."""
 LEAF = 1e-4
-"""Unit of the whole numbers that arrays have for leaves, in logarithms of times."""
+"""One unit of the leaves, which arrays store as whole numbers, as a difference of logarithms of times."""
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 """Fitted arrays of a ranker, by name."""
@@ -64,16 +64,16 @@ class Trees:
         """Features and borders, highest bit first."""
         self.leaves, self._unit = np.ascontiguousarray(leaves, np.int32), unit
 
-    def __getitem__(self, some: slice) -> "Trees":
-        """Some of the trees."""
-        return Trees(self._questions[some, ::-1], self._borders[some, ::-1], self.leaves[some], self._unit)
+    def __getitem__(self, part: slice) -> "Trees":
+        """The trees of a slice."""
+        return Trees(self._questions[part, ::-1], self._borders[part, ::-1], self.leaves[part], self._unit)
 
     def __call__(self, features: FeatureRows) -> Floats:
         """The prediction for each row of features."""
         return self.of(np.ascontiguousarray(features.T, np.float32), np.arange(len(features)))
 
     def of(self, columns: FeatureRows, rows: NDArray[np.intp]) -> Floats:
-        """The predictions for some configs, in the order of `rows`; `columns` has a column of features for each
+        """The predictions for the configs at `rows`, in their order; `columns` has a column of features for each
         config."""
         extension = launcher.module()
         if extension is None:
@@ -114,13 +114,13 @@ class Likeliest:
     us: Floats
     """Expected microseconds."""
     columns: FeatureRows
-    """A column of features for each, in the order of the model."""
+    """A column of features for each config, in the order of the model."""
     order: NDArray[np.intp]
-    """Columns of the configs."""
+    """Index in `columns` of each config."""
 
 
 def started_us(ctas: Floats) -> Floats:
-    """Microseconds in which a GPU starts so many CTAs, which is the least that a batch takes."""
+    """Microseconds in which a GPU starts these numbers of CTAs: no batch takes less."""
     return ctas * _CTA_US
 
 
@@ -149,7 +149,7 @@ class Ranker:
         self._tables: dict[DeviceInfo, FeatureTable | None] = {}
 
     def knows(self, info: DeviceInfo) -> bool:
-        """Whether the device was measured, or one of the same architecture with as many SMs."""
+        """Whether the device was measured, or another one of the same architecture with as many SMs."""
         return info.key in self.regret or (info.arch, info.sm_count) in self._measured
 
     def table(self, info: DeviceInfo) -> FeatureTable | None:
@@ -176,12 +176,12 @@ class Ranker:
 
     def decompositions(self, config: Config, problem: Problem, info: DeviceInfo) -> list[dict[str, Any]]:
         """The work decompositions for which the model holds, as values of the config's parameters."""
-        every = decomposed(kernel_of(config), self.dtype, info, self.accuracy)
+        variants = decomposed(kernel_of(config), self.dtype, info, self.accuracy)
         names = [name for name in _WHOLE if name in {leaf.name for leaf in config.leaves()}]
-        if not (every and names):
+        if not (variants and names):
             return []
-        valid = FeatureTable(every, self.dtype, info).valid(problem)
-        values = [{name: each.get(name) for name in names} for each in itertools.compress(every, valid)]
+        valid = FeatureTable(variants, self.dtype, info).valid(problem)
+        values = [{name: each.get(name) for name in names} for each in itertools.compress(variants, valid)]
         values += filling_splits(config, problem, info.sm_count)
         return list({tuple(each[name] for name in names): each for each in values}.values())
 
@@ -195,7 +195,7 @@ class Ranker:
             return iter(())
         ranked: Iterator[Predicted] = map(Predicted, likeliest.configs, likeliest.us)
         if problem.batch > 1:
-            ranked = iter(sorted(ranked, key=attrgetter("us")))  # those whose CTAs start late come later
+            ranked = iter(sorted(ranked, key=attrgetter("us")))  # configs whose CTAs start late come later
         return ranked if self.knows(info) else self._with_filling_splits(problem, info, list(ranked))
 
     def likeliest(self, problem: Problem, info: DeviceInfo) -> "Likeliest | None":
@@ -246,8 +246,8 @@ class Ranker:
 
 
 def kernel_of(config: Config) -> Config:
-    """The kernel of the portfolio that a config decomposes the work of: for operands of any alignment, with a CTA for
-    each tile of C, and the first side of C where either may be the short one."""
+    """The kernel of the portfolio whose work a config decomposes: it serves operands of any alignment, has a CTA for
+    each tile of C, and takes the first side of C where either may be the short one."""
     return _changed(config.unaligned, _WHOLE).sides[0]
 
 
@@ -275,7 +275,7 @@ def decomposed(base: Config, dtype: DType, target: Target, accuracy: Grade = Gra
     if "mode" not in {leaf.name for leaf in base.leaves()}:
         return base.sides
     decompositions, rules = _decompositions(base.family, served, target)
-    allowed = ((side, keeping(rules, served, side, target, decompositions)) for side in base.sides)
+    allowed = ((side, legal_changes(rules, served, side, target, decompositions)) for side in base.sides)
     return tuple([side.changed(**values) for side, each in allowed for values in each])
 
 
@@ -284,17 +284,17 @@ def _decompositions(
     family: str, problem: Problem, target: Target
 ) -> tuple[Sequence[dict[str, Any]], Sequence[Rule[Any]]]:
     """The usual work decompositions of a family, and the rules by which a kernel may have each."""
-    every = [(mode, parts, Reduce.WORKSPACE) for mode, counts in USUAL_PARTS.items() for parts in counts]
-    every += [(Mode.SPLIT_K, parts, Reduce.CLUSTER) for parts in USUAL_PARTS[Mode.SPLIT_K]]
+    choices = [(mode, parts, Reduce.WORKSPACE) for mode, counts in USUAL_PARTS.items() for parts in counts]
+    choices += [(Mode.SPLIT_K, parts, Reduce.CLUSTER) for parts in USUAL_PARTS[Mode.SPLIT_K]]
     kind = family_named(family)
-    return open_rules(rules_of(kind), problem, kind, target, [dict(zip(_WHOLE, each)) for each in every])
+    return open_rules(rules_of(kind), problem, kind, target, [dict(zip(_WHOLE, each)) for each in choices])
 
 
 def _on_device(base: Config, dtype: DType, target: Target, accuracy: Grade) -> tuple[Config, ...]:
     """The work decompositions of another device's kernel, with substitutes for what this device lacks."""
     others = {}, *base.substitutes
-    every = (decomposed(base.changed(**other), dtype, target, accuracy) for other in others)
-    return next(filter(None, every), ())
+    variants = (decomposed(base.changed(**other), dtype, target, accuracy) for other in others)
+    return next(filter(None, variants), ())
 
 
 def ranker_of(dtype: DType, accuracy: Grade = Grade.IEEE, arch: Arch | None = None) -> Ranker | None:
@@ -303,8 +303,8 @@ def ranker_of(dtype: DType, accuracy: Grade = Grade.IEEE, arch: Arch | None = No
 
 
 def learned_of(dtype: DType, arch: Arch | None) -> DType:
-    """The type whose kernels are ranked: a device without tensor cores for double takes those of float, which serve
-    both types."""
+    """The type whose kernels are ranked: a device without tensor cores for double takes kernels of float, which
+    serve both types."""
     return DType.FLOAT if arch is not None and not arch.dmma_per_cycle else dtype
 
 

@@ -1,8 +1,8 @@
 """Shortlist: configs for a problem on a device, in the order of their expected times.
 
 Look-ups take the first entry, searches begin with all of them and go on to their neighbours, and `explain` prints them.
-The records of exactly this product come first, then what a look-up takes without one, then by expected time the first
-choices of a ranker, or of the model of the processor, and the winners of near shapes.
+The records of exactly this product come first, then the entry that a look-up takes without such a record. The others
+follow by expected time: first choices of a ranker or of the model of the processor, and winners of near shapes.
 """
 
 import itertools
@@ -28,8 +28,7 @@ from .choice import Choice, Source
 from .forecast import Forecast
 
 NEAR = 0.25
-"""Largest distance, as `distance` gives it, at which a record with rows aligned as the problem's are is preferred to a
-ranker's choice."""
+"""Largest `distance` at which a record whose rows are aligned like the problem's is preferred to a ranker's choice."""
 ENTRIES = 240
 """Number of entries of a search's shortlist."""
 WINNERS = 4
@@ -43,8 +42,8 @@ _last_sorted: tuple[Sequence[Record], _Kinds] = (), {}
 
 
 def look_up(problem: Problem, info: DeviceInfo, records: Sequence[Record]) -> LookupResult | None:
-    """Choose a config for a problem that was not tuned on a device; None where nothing helps. It is the ranking of
-    `Store.lookup`."""
+    """Choose a config for a problem that was not tuned on a device; None where nothing helps. `Store.lookup` takes this
+    function as its ranking."""
     choice = _first(problem, info, records, lambda: Forecast(problem, info).choices(1))
     return None if choice is None else choice.as_lookup(problem, info)
 
@@ -59,8 +58,8 @@ def shortlist(problem: Problem, info: DeviceInfo, records: Sequence[Record], cou
     times = forecast.us([choice.config for choice in near])
     near = [c if c.expected_us else replace(c, expected_us=us) for c, us in zip(near, times)]
     defaults = [family() for family in families().values()] if info.arch.is_host else []
-    begun = [Choice(config, Source.MODEL, us) for config, us in zip(defaults, forecast.us(defaults))]
-    others = sorted([*predicted, *begun, *near], key=lambda choice: choice.expected_us or math.inf)
+    modelled = [Choice(config, Source.MODEL, us) for config, us in zip(defaults, forecast.us(defaults))]
+    others = sorted([*predicted, *modelled, *near], key=lambda choice: choice.expected_us or math.inf)
     entries = (*_exact(problem, info, records), *near[: 1 if first else 0], *others)
     return tuple(itertools.islice(_serving(entries, problem, info), count))
 
@@ -98,8 +97,8 @@ def _first(
     problem: Problem, info: DeviceInfo, records: Sequence[Record], predicted: Callable[[], Sequence[Choice]]
 ) -> Choice | None:
     """The entry for a problem without a record: a near record of the device or of one that differs only in its memory,
-    else the first of what `predicted` returns, which is called only here, else the nearest record at any distance. A
-    near record of a finer accuracy is passed over for a predicted kernel that is less accurate and so faster."""
+    else the first choice of `predicted`, which is called only where it is needed, else the nearest record of all. A
+    near record of a finer accuracy gives way to a predicted kernel that is less accurate and so faster."""
     near = next((record.problem.accuracy for far, record in _within(NEAR, problem, info, records) if not far), None)
     if near is not problem.accuracy:
         for choice in predicted()[:1]:
@@ -151,7 +150,7 @@ def _within(
 
 @cache
 def _siblings(info: DeviceInfo) -> tuple[str, ...]:
-    """Keys of the known devices with the same number of the same SMs."""
+    """Keys of the other known devices with the same SMs and as many of them."""
     alike = (each for each in KNOWN.values() if (each.arch, each.sm_count) == (info.arch, info.sm_count))
     return tuple(each.key for each in alike if each.key != info.key)
 
@@ -195,13 +194,13 @@ def _distances(tuned: NDArray[np.float64], sizes: NDArray[np.float64], info: Dev
 
 
 def _in_class(logs: NDArray[np.float64], info: DeviceInfo) -> NDArray[np.float64]:
-    """Logarithms of the batches of rows of `_doublings`, those that fill the device as the least that does."""
+    """Logarithms of the batches of rows of `_doublings`, at most that of the least batch that fills the device."""
     least = np.log2([filling(round(elements), info) for elements in np.exp2(logs[:, 0] + logs[:, 1])])
     return np.minimum(logs[:, 3], least)
 
 
 def _batched(problem: Problem) -> int:
-    """The last part of a kind: records of one kind tell nothing of another."""
+    """The last part of a kind: 1 for a product, 2 for a batch, 3 for a ragged one."""
     return 3 if problem.ragged else 1 if problem.batch == 1 else 2
 
 

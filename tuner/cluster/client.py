@@ -42,7 +42,7 @@ _ANSWERS = 8
 _AT_ONCE = 1000
 """Messages that are handled before journals are synced."""
 _REFUSALS = 10
-"""Refused messages that are shown: a worker may send any number."""
+"""Refused messages that are shown, as a worker may send any number of them."""
 
 
 def resources(client: Client) -> dict[str, dict[str, float]]:
@@ -139,8 +139,8 @@ class Tuning:
                 self._hand_out()
                 self._hear(0.1)
 
-    def _look(self, own: bool) -> None:
-        """Count the devices, every _LOOK_S seconds."""
+    def _look(self, has_own_workers: bool) -> None:
+        """Count the devices every _LOOK_S seconds. Raises TuningError where this machine's own workers stay away."""
         if time.monotonic() < self._look_at_s:
             return
         with contextlib.suppress(OSError, RuntimeError):  # the client's status shows that the scheduler is gone
@@ -152,7 +152,7 @@ class Tuning:
         self._look_at_s = now + _LOOK_S
         if self._seats:
             self._seen_s = now
-        elif own and now - self._seen_s > RETURN_S:
+        elif has_own_workers and now - self._seen_s > RETURN_S:
             raise TuningError(f"no worker is left, and none came back in {RETURN_S:.0f} s; what was measured is kept")
 
     def _hand_out(self) -> None:
@@ -204,16 +204,15 @@ class Tuning:
         job = self._jobs[message.number]
         if job.future is None:
             raise StoreError("of a problem that nobody is at")
-        if (
-            job.number not in self._under_way
-        ):  # its worker died before Dask heard of the end: this one gets another problem
+        if job.number not in self._under_way:
+            # The problem has ended, but its worker died before Dask heard of it: this worker gets another problem.
             with contextlib.suppress(OSError, RuntimeError):
                 job.future.cancel()
             return
         attempt = self._attempts.get(message.attempt)
         check(attempt is None or attempt.job is job, "of an attempt at another problem", StoreError)
-        right = message.device.key == self._key and dict(message.versions).get("generator") == generator_version()
-        check(right, f"from a {message.device.key!r:.80} or a version that was not asked for", StoreError)
+        is_ours = message.device.key == self._key and dict(message.versions).get("generator") == generator_version()
+        check(is_ours, f"from a {message.device.key!r:.80} or a version that was not asked for", StoreError)
         self._write()
         if attempt is None:
             self._attempts[message.attempt] = Attempt(job, message.device, message.worker, message.versions)
@@ -240,10 +239,10 @@ class Tuning:
             self._fail(attempt.job, message.reason)
         else:
             result = message.result
-            right = (result.problem, result.device.key) == (problem, self._key)
-            check(right, "a result of another problem", StoreError)
-            good = serves(result.best.config, problem, attempt.device)
-            check(good, "a winner that cannot serve its problem", StoreError)
+            is_same = (result.problem, result.device.key) == (problem, self._key)
+            check(is_same, "a result of another problem", StoreError)
+            can_serve = serves(result.best.config, problem, attempt.device)
+            check(can_serve, "a winner that cannot serve its problem", StoreError)
             self._unsaved.append((attempt.job, result))
             self._under_way.remove(attempt.job.number)
             self._hand_out()  # before storing the winner, which takes a while
@@ -251,8 +250,8 @@ class Tuning:
     def _add_trial(self, attempt: Attempt, message: Tells) -> None:
         if attempt.journal is not None:
             config = message.config
-            good = serves(config, attempt.job.problem, attempt.device)
-            check(good, "of a variant that cannot serve its problem", StoreError)
+            can_serve = serves(config, attempt.job.problem, attempt.device)
+            check(can_serve, "of a variant that cannot serve its problem", StoreError)
             facts = {"started": message.started} | ({"gpu": attempt.device.uuid} if attempt.device.uuid else {})
             attempt.trials.append((config, message.entry, facts))
 
@@ -279,7 +278,7 @@ class Tuning:
         self._progress.failed(job.problem, reason)
 
     def _end_task(self, future: Future) -> None:
-        """Handle the end of a task, all messages of which came before."""
+        """Handle the end of a task, after all its messages."""
         job = next((job for job in map(self._jobs.__getitem__, self._under_way) if job.future is future), None)
         if job is None:
             return

@@ -19,7 +19,7 @@ from ..recording.journal import Journal, Versions, digest_of
 from ..result import Result
 
 _NEAR = 32
-"""Records that a worker is sent: those of the nearest problems."""
+"""Number of records that a worker gets, those of the nearest problems."""
 
 
 @dataclass(slots=True)

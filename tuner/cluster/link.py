@@ -64,10 +64,10 @@ class Keys:
             f"--tls-ca-file, --tls-cert and --tls-key go together; add {' and '.join(missing)}",
         )
         if missing:
-            wanted = "--tls-ca-file, --tls-cert and --tls-key, or tls settings of Dask's own"
+            needed = "--tls-ca-file, --tls-cert and --tls-key, or tls settings of Dask's own"
             security = Security()  # Dask's configuration may name files
             complete = not address.startswith("tls:") or security.tls_ca_file is not None
-            check(complete, f"--scheduler {address} needs {wanted}")
+            check(complete, f"--scheduler {address} needs {needed}")
             return security
         for name, file in files.items():
             check(file is not None and file.is_file(), f"{name} {file}: there is no such file; name another")
@@ -91,8 +91,8 @@ class Keys:
 def address_of(scheduler: str) -> str:
     """Address of a scheduler: the text itself, or the address in the file that it names. Raises ConfigError."""
     if not scheduler.endswith(".json"):
-        wanted = "must be tcp://HOST:PORT, tls://HOST:PORT or a file ending in .json"
-        check(_is_address(scheduler), f"--scheduler {wanted}, got {scheduler!r}")
+        rule = "must be tcp://HOST:PORT, tls://HOST:PORT or a file ending in .json"
+        check(_is_address(scheduler), f"--scheduler {rule}, got {scheduler!r}")
         return scheduler
     data = read_named("file of --scheduler", Path(scheduler), _MOST_BYTES)
     try:
@@ -112,7 +112,7 @@ def _is_address(text: str) -> bool:
 
 
 def _may_come(error: ConfigError) -> bool:
-    """Whether a scheduler's file that cannot be read may be good a little later: it is missing, or half written."""
+    """Whether a scheduler's file that cannot be read may be read a little later: it is missing, or half written."""
     return isinstance(error.__cause__, FileNotFoundError | json.JSONDecodeError)
 
 
@@ -171,8 +171,8 @@ def _first_of_core(processor: int) -> int:
 
 
 def shares(infos: Sequence[DeviceInfo]) -> list[list[int]]:
-    """The processors of each device's worker: an equal part of all and, for a GPU, a third as many of the next
-    worker's, which has nothing to compile during its duels."""
+    """The processors of each device's worker: an equal part of all. A GPU's worker also has a third as many from the
+    part of the next worker, which compiles nothing during its duels."""
     cores, count = processors(), len(infos)
     each = max(1, len(cores) // count)
     reach = each if infos[0].arch.is_host else min(len(cores), each + -(-each // 3))
@@ -216,8 +216,8 @@ def started(infos: Sequence[DeviceInfo]) -> tuple[SpecCluster, Client]:
 
 
 def _set_routes() -> bool:
-    """Limit the HTTP routes of schedulers and workers that this process starts to those of the user's own configuration
-    of Dask, in files or environment variables: HTTP asks for no certificate, and Dask has routes by default. Returns
+    """Give schedulers and workers that this process starts only the HTTP routes of the user's own configuration of
+    Dask, in files or environment variables: HTTP asks for no certificate, and Dask has routes by default. Returns
     whether the scheduler has any."""
     own = dask.config.collect()
     routes = {name: dask.config.get(name, [], config=own) for name in (_SCHEDULER_ROUTES, WORKER_ROUTES)}

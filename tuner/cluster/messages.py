@@ -63,7 +63,7 @@ class Begins:
 
     attempt: str
     trials: int
-    """Variants that the worker tries at most, those of earlier attempts counted."""
+    """Most variants that the worker tries, earlier attempts included."""
     resumed: int
     """Outcomes of earlier attempts from which the worker goes on."""
 
@@ -74,7 +74,7 @@ class Begins:
 
 @dataclass(frozen=True, slots=True)
 class Tells:
-    """A worker tried one variant. Raises ValueError for a variant that cannot be printed and for no time."""
+    """A worker tried one variant. Raises ValueError for a variant that cannot be printed and for a malformed time."""
 
     attempt: str
     variant: str
@@ -103,10 +103,10 @@ class Ends:
 
     def __post_init__(self) -> None:
         result, best, contenders = self.result, self.result.best, self.result.contenders
-        good = (best.problem, best.device, best.status) == (result.problem, result.device.key, Status.OK)
-        good &= bool(contenders) and contenders[0].config == best.config and any(c.config is None for c in contenders)
-        good &= result.device.complete and result.seconds > 0 and MOST_TRIALS >= result.trials >= result.resumed >= 0
-        if not good:
+        agrees = (best.problem, best.device, best.status) == (result.problem, result.device.key, Status.OK)
+        agrees &= bool(contenders) and contenders[0].config == best.config and any(c.config is None for c in contenders)
+        agrees &= result.device.complete and result.seconds > 0 and MOST_TRIALS >= result.trials >= result.resumed >= 0
+        if not agrees:
             raise ValueError("a result that does not agree with itself")
 
 

@@ -67,7 +67,7 @@ _ending: set[str] = set()
 
 
 def seat_of(device_key: str) -> str:
-    """The Dask resource of which a worker of this version has one: a device of a model."""
+    """Name of the Dask resource for one device of a model; each worker of this version has one."""
     return f"{_SEAT}{generator_version()} {device_key}"
 
 

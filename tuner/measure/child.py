@@ -162,7 +162,7 @@ def kept_between_runs() -> Iterator[None]:
 
 
 def child_for(work: str) -> Child:
-    """A process that did such work before, where there is one, else a new one."""
+    """An idle process that did this kind of work before, else a new process."""
     while _idle and _idle[work]:
         child = _idle[work].pop()
         if child.idle:

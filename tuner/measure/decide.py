@@ -35,7 +35,7 @@ class Contender:
     between_us: float | None = None
     """Median microseconds that the contender adds to a kernel of another library between two products, where timed."""
     between_ratio: float | None = None
-    """Ratio to the vendor's `between_us`, which decides nothing."""
+    """Median over the rounds of the vendor's `between_us` over this contender's; it decides nothing."""
     between_interval: tuple[float, float] | None = None
     """Confidence interval of `between_ratio`."""
     stored: bool = False

@@ -36,9 +36,9 @@ _BETWEEN_ROUNDS = 7
 MUCH_SLOWER = 4.0
 """Factor on the fastest config's time beyond which a contender is timed in rounds of its own."""
 _FEW_ROUNDS = 3
-"""Rounds of such a contender."""
+"""Rounds of a much slower contender."""
 _LONG_US = 1e5
-"""Microseconds of a product beyond which such a contender runs once."""
+"""Microseconds of a product beyond which a much slower contender runs once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ class Side:
     """Microseconds that the side adds to a kernel of another library between two products, one time a round; empty for
     a much slower side, and where this was not timed."""
     again_us: tuple[float, ...] = ()
-    """Microseconds of the config that was the fastest at first, as a further contender of the same rounds; empty for
-    the others. They show the precision of the duel."""
+    """Microseconds of a second run in each round, for the config that was the fastest at first; empty for the others.
+    They show the precision of the duel."""
 
 
 Duel: TypeAlias = tuple[Side, ...]
@@ -91,8 +91,8 @@ class Bench:
         self.device = device
         self.problem = problem
         self._versions = versions_of(device.info, device.compiler)
-        # An array library compiles each operation at its first use: here, since the time of a variant is limited, and
-        # the operations of comparing while the reference is computed.
+        # An array library compiles each operation at its first use. It does so here, outside the limited time of a
+        # variant; the operations of a comparison compile while the reference is computed.
         with ThreadPoolExecutor(1) as aside, device.entered():
             compiling = None if device.info.arch.is_host else aside.submit(compile_check, device, problem)
             self._verifier = Verifier(device, problem)
@@ -137,8 +137,8 @@ class Bench:
         return Tried(record, Phases(**self._spent), fault)
 
     def warm(self) -> None:
-        """Run the vendor's library once, which can take seconds to load its kernel, so that the device raises its
-        clocks too. Raises one of FAILURES."""
+        """Run the vendor's library once: it can take seconds to load its kernel, and the device raises its clocks.
+        Raises one of FAILURES."""
         with self.device.entered():
             self._timer.sample_us(self._timer.ready(self.device.vendor(self.problem)))
 
@@ -149,7 +149,7 @@ class Bench:
         wrong config is left out. Much slower configs have a few rounds of their own afterwards: they would take most of
         the time, and the device, half idle, would raise its clocks for the next contender. The config that is the
         fastest at first is timed twice a round. The duel has buffers of its own, and further rounds with another
-        library's kernel between two products, unless it is `brief`: then a wrong library is left out too. Raises
+        library's kernel between two products. A `brief` duel has neither, and leaves out a wrong library too. Raises
         LaunchError, and ConfigError where every config is wrong.
         """
         with self.device.entered():
@@ -216,7 +216,7 @@ class InProcess:
     def __init__(
         self, info: DeviceInfo, problem: Problem, device: Device | None = None, threads: int = 1, brief: bool = False
     ) -> None:
-        """Take an open `device`, or open one; `brief` is the kind of duel."""
+        """Take an open `device`, or open one; `brief` is the kind of `duel`."""
         self.given_up = ""
         """The fault of the device that ended the run; empty while it goes on."""
         self._info, self._problem, self._threads, self._brief = info, problem, threads, brief

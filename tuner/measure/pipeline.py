@@ -28,11 +28,11 @@ OPEN_LIMIT_S = 180.0
 TRY_LIMIT_S = 10.0
 """Seconds that checking and timing one variant may take."""
 TRY_OVER_INCUMBENT = 20
-"""Products of the incumbent for whose time a variant may run, where this is more than TRY_LIMIT_S."""
+"""Factor on the incumbent's time: a variant may run for that long where it is more than TRY_LIMIT_S."""
 DUEL_LIMIT_S = 180.0
 """Seconds that a duel may take."""
 MAX_RESTARTS = 3
-"""Ends of the measuring process in a row that end a run."""
+"""Number of ends of the measuring process, one after another, that end a run."""
 WORKER_QUEUE = 2
 """Variants that the worker holds: the current one and the next, so that it never waits for the parent."""
 MOST_COMPILERS = 20
@@ -106,10 +106,10 @@ class Isolated:
         end = time.monotonic() + timeout_s
         while not self._out:
             self._hand_out(stop_above_us)
-            left = end - time.monotonic()
-            if left <= 0 or not self.busy():
+            remaining_s = end - time.monotonic()
+            if remaining_s <= 0 or not self.busy():
                 break
-            self._wait(left)
+            self._wait(remaining_s)
         done, self._out = self._out, []
         return done
 
@@ -135,7 +135,7 @@ class Isolated:
             self._died(child, Status.CRASHED, str(error))
 
     def _next_compiled(self) -> _Job | None:
-        """The first job whose machine code the worker has not in hand; a twin waits for the other's record."""
+        """The first job whose machine code the worker has not in hand: a job with equal code waits for the record."""
         in_hand = {job.code for job, _ in self._worker.jobs}
         job = next((job for job in self._compiled if job.code not in in_hand), None)
         if job is not None:

@@ -27,8 +27,8 @@ def median(samples: Sequence[float]) -> float | None:
 
 
 def interval(ratios: list[float]) -> tuple[float, float]:
-    """Confidence interval of the median, free of assumptions: the widest pair of order statistics that still covers
-    at most 5% outside, or all of them where there are too few."""
+    """Confidence interval of the median, free of assumptions: the narrowest pair of order statistics that leaves at
+    most 5% outside, or the least and the largest ratio where there are too few."""
     ordered = sorted(ratios)
     count = len(ordered)
     cut, outside = 0, 0.0

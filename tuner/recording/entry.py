@@ -41,9 +41,9 @@ class Entry:
     def __post_init__(self) -> None:
         Status(self.status)
         times = (*self.times_us, *(() if self.time_us is None else (self.time_us,)))
-        good = all(0 <= getattr(self, name) <= MOST_US / 1e6 for name in _COSTS)
-        good = good and all(LEAST_US <= time <= MOST_US for time in times)
-        if not good or (self.status == Status.OK.value) != (self.time_us is not None):
+        possible = all(0 <= getattr(self, name) <= MOST_US / 1e6 for name in _COSTS)
+        possible = possible and all(LEAST_US <= time <= MOST_US for time in times)
+        if not possible or (self.status == Status.OK.value) != (self.time_us is not None):
             raise ValueError("times that cannot be")
         if self.error is not None and not self.error >= 0:
             raise ValueError("an error that cannot be")
@@ -71,7 +71,7 @@ class Entry:
 
     @property
     def started(self) -> datetime:
-        """Time at which a trial started that has just ended; compiling, which comes before, is left out."""
+        """Time at which checking and timing started, for a trial that has just ended."""
         return datetime.now() - timedelta(seconds=self.verify_s + self.bench_s)
 
     def packed(self) -> dict[str, Any]:
@@ -82,6 +82,6 @@ class Entry:
 
     @classmethod
     def unpacked(cls, values: Mapping[str, Any]) -> "Entry":
-        """The entry among these values of a JSON object. Raises StoreError for any others."""
+        """The entry in the values of a JSON object, which may have others. Raises StoreError for bad values."""
         names = {field.name for field in fields(cls)}
         return cast(Entry, decode(cls, {name: values[name] for name in names & values.keys()}, "entry"))

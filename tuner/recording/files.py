@@ -38,7 +38,7 @@ _ROW = re.compile(r'[\s,]*("(?:[^"\\]|\\.)*")\s*:\s*')
 _CLOSED = re.compile(r"[\s,]*\}?\s*\}?\s*")
 _BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 _FAILURES = {"InvalidConfig": "pruned", "CompilationFailedConfig": "compile_error"}
-"""Our statuses of Kernel Tuner's failures; any other one is a launch_error."""
+"""Our statuses of Kernel Tuner's failures; any other failure is a launch_error."""
 _FAILURE_NAMES = {status: name for name, status in _FAILURES.items()}
 _INVALIDITY = {
     "ok": "correct",
@@ -135,9 +135,9 @@ def read_cache_file(path: Path) -> Recording:
 def _parse(text: str) -> tuple[dict[str, Any], list[int]]:
     """The document, without the broken rows of a damaged one, and the lines of these; in time linear in its size."""
     open_end = text.rstrip().removesuffix(",") + "}}"  # a file that Kernel Tuner appends to lacks its brackets
-    for whole in (text, open_end):
+    for version in (text, open_end):
         with contextlib.suppress(json.JSONDecodeError, RecursionError):
-            document = json.loads(whole)
+            document = json.loads(version)
             check(isinstance(document, dict), "it is no object")
             return document, []
     head = _CACHE.search(text)
@@ -145,9 +145,9 @@ def _parse(text: str) -> tuple[dict[str, Any], list[int]]:
     broken = []
     start = head.end() if head else 0
     for place, line in enumerate(text[start:].split("\n"), text.count("\n", 0, start) + 1):
-        rows, good = _rows(line)
+        rows, is_whole = _rows(line)
         document["cache"].update(rows)
-        broken += [] if good else [place]
+        broken += [] if is_whole else [place]
     return document, broken
 
 
@@ -281,11 +281,11 @@ def restrictions(recording: Recording) -> list[str]:
     everything = tuple(range(len(dimensions)))
     written = []
     for places in dict.fromkeys([*pairs, everything]):
-        some = [dimensions[place] for place in places]
+        chosen = [dimensions[place] for place in places]
         occurring = sorted({tuple(point[place] for place in places) for point in recording.entries})
-        if len(occurring) < math.prod(len(d.choices) for d in some):
-            values = (tuple(d.choices[at] for d, at in zip(some, point)) for point in occurring)
-            written.append(f"({''.join(f'{d.name}, ' for d in some)}) in {{{', '.join(map(repr, values))}}}")
+        if len(occurring) < math.prod(len(d.choices) for d in chosen):
+            values = (tuple(d.choices[at] for d, at in zip(chosen, point)) for point in occurring)
+            written.append(f"({''.join(f'{d.name}, ' for d in chosen)}) in {{{', '.join(map(repr, values))}}}")
     return written
 
 

@@ -160,8 +160,8 @@ def studies(folder: Path) -> dict[str, list[Path]]:
 
 
 def journals_of(folder: Path, device_key: str, problem: Problem, versions: Versions) -> list[tuple[Path, bool]]:
-    """Journals in `folder` of a problem on a device, and whether they are of these versions: such journals come first,
-    and of equals the one that was written last."""
+    """Journals in `folder` of a problem on a device, and whether they are of these versions. Journals of these versions
+    come first, and among equals the one that was written last."""
     ranked = []
     for path in studies(folder).get(f"{study_of(problem)} {device_key}", ()):
         with contextlib.suppress(OSError):

@@ -1,1 +1,1 @@
-"""A page of a tuning or a bench: what was found, and why."""
+"""A page of a tuning or a bench: the results, and the reasons for them."""

@@ -33,7 +33,7 @@ class Benched:
     stamp: str
     """Date and versions."""
     commands: tuple[tuple[str, str], ...]
-    """Purpose of each command that measures the rows again, and the command."""
+    """Commands that measure the rows again, each after its purpose."""
 
 
 def benched(result: BenchResult, path: Path, name: str) -> Benched:

@@ -87,8 +87,8 @@ def chart(name: str, title: str, draw: Callable[[Any, Palette, bool], Marks], ro
 
 
 def _inline(svg: str, prefix: str, tooltips: Sequence[Sequence[str]]) -> str:
-    """An SVG file as part of a page: without what only files need, with names of its own, the page's colours and the
-    tooltips of each group of marks."""
+    """An SVG file as part of a page: without the parts that only files need, with names of its own, the page's colours
+    and the tooltips of each group of marks."""
     svg = svg[svg.index("<svg") :].replace("xlink:href", "href")
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg)
@@ -109,17 +109,17 @@ def _with_tooltips(svg: str, name: str, texts: Sequence[str]) -> str:
     """The SVG with a text on each mark of a group, which all have one style: the group has it in their place."""
     before, _, group = svg.partition(f'id="{name}"')
     style = next(iter(re.findall(r'<use [^>]*style="([^"]*)"', group)), "")
-    left = iter(texts)
+    remaining = iter(texts)
 
     def mark(match: re.Match[str]) -> str:
-        text = next(left)
+        text = next(remaining)
         return f'<use href="{match[1]}" {match[2]}' + (f"><title>{escape(text)}</title></use>" if text else "/>")
 
     return before + f'style="{style}"' + _MARK.sub(mark, group, count=len(texts))
 
 
 def dots(axes: Any, points: Sequence[Dot], place: int, label: str) -> Marks:
-    """Draw dots with their tooltips; those that lie on each other are one, which has the tooltip of the first.
+    """Draw dots with their tooltips. Dots that lie on each other are one, with the tooltip of the first.
 
     `place` chooses colour and shape. The axes' limits and scales must be set before.
     """

@@ -18,7 +18,7 @@ from ...runtime.product.kernel import prepare
 from ..bench.report import figure
 
 Counters = dict[str, list[tuple[str, str, str]]]
-"""Name, value and unit of counters, by the section of Nsight Compute that they are of."""
+"""Name, value and unit of each counter, by section of Nsight Compute."""
 _SECTIONS = ("SpeedOfLight", "Occupancy", "LaunchStats", "MemoryWorkloadAnalysis", "WarpStateStats", "SchedulerStats")
 _SECONDS = 300
 """Most seconds of a run of Nsight Compute."""
@@ -26,7 +26,7 @@ _SCALED = {
     "byte": "B", "byte/s": "B/s", "byte/second": "B/s", "byte/block": "B per CTA", "hz": "Hz", "cycle/s": "Hz",
     "cycle/second": "Hz",
 }  # fmt: skip
-"""Units of Nsight Compute whose values are large, and what a person reads after K, M, G or T."""
+"""Units of Nsight Compute whose values are large, and the unit that is shown after K, M, G or T."""
 _MICROSECONDS = {"s": 1e6, "second": 1e6, "ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0}
 """Microseconds of a unit of Nsight Compute."""
 

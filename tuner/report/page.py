@@ -153,7 +153,7 @@ def _statuses(tuning: Tuning) -> list[tuple[str, int, str]]:
 
 
 def _commands(tuning: Tuning, config: Config | None) -> list[tuple[str, str]]:
-    """Purpose of each command that does again what the page shows, and the command."""
+    """Commands that repeat what the page shows, each after its purpose."""
     problem, gpu = tuning.problem, tuning.gpu
     options = " ".join(options_of(problem))
     on_host = tuning.info is not None and tuning.info.arch.is_host

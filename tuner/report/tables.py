@@ -31,7 +31,7 @@ _WORDS = *_WRAPPED, "limited by", "M x N x K", "parameter", "winner"
 
 
 def columns_of(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[Column]:
-    """Columns with these headings and the cells of rows, without those that are empty."""
+    """Columns with these headings and the cells of rows, without empty columns."""
     columns = (
         Column(heading, cells, left=heading in _WORDS, wraps_at=int(heading in _WRAPPED))
         for heading, cells in zip(headings, zip(*rows))
@@ -40,7 +40,7 @@ def columns_of(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[C
 
 
 def trials_table(tuning: Tuning) -> tuple[list[Column], int]:
-    """Trials, the fastest first, then the failed ones, as many as there is room for, and the number of the others."""
+    """Columns of the trials that fit, the fastest first and failed ones last, and the number of the other trials."""
     problem, gpu, fastest = tuning.problem, tuning.gpu, tuning.fastest
     best_us = fastest[0].entry.time_us if fastest else None
     failed = [trial for trial in tuning.trials if not trial.entry.time_us]

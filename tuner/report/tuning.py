@@ -112,7 +112,7 @@ def tuning_of(
             recorded = read_journal(path)
             origin = "the search's journal in the store" + ("" if same else ", of other versions")
             break
-    if recorded is not None:  # versions that are the record's stand there
+    if recorded is not None:  # the page lists the record's versions by themselves
         sources.append(f"Trials: {origin}{stamp([fact for fact in recorded.environment if fact not in versions])}.")
     info = next((info for info in (*available()[0], *KNOWN.values()) if info.key == device_key), None)
     trials = _trials(recorded) if recorded else ()

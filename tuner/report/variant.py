@@ -1,4 +1,4 @@
-"""Resources that a variant takes of a GPU, its least times, and sentences on what limits it."""
+"""Resources of a GPU that a variant takes, its least times, and sentences on what limits it."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from ..bench.report import figure
 from ..choose.model import L2_BYTES_PER_CYCLE, cta_limits
 
 _BOUND = 0.85
-"""Share of the measured time from which on a least time is called what limits the variant."""
+"""Share of the measured time from which a least time counts as the limit of the variant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Resources:
 
     @property
     def waves(self) -> float:
-        """Number of CTAs of the grid over those that the device runs at a time."""
+        """Number of CTAs of the grid over the number that the device runs at a time."""
         return self.ctas / (self.sm_count * self.concurrent)
 
 

@@ -52,7 +52,7 @@ class AskAhead:
     """
 
     DEPTH = 4
-    """Suggestions that are ready: with more the model would lag further behind the outcomes."""
+    """Number of suggestions that are kept ready: with more the model would lag further behind the outcomes."""
 
     def __init__(
         self,

@@ -102,7 +102,7 @@ class Candidates:
     configs: tuple[Config, ...]
     """Config of each point, in the space's order."""
     pruned: tuple[tuple[str, int], ...]
-    """Reasons for which configs of families that are listed whole cannot run, and their numbers, most first."""
+    """Reasons that configs of wholly listed families cannot run, each with its number of configs, most first."""
 
 
 def candidates(
@@ -111,9 +111,9 @@ def candidates(
     shortlist: Sequence[Config] = (),
     also: Sequence[Config] = (),
 ) -> Candidates:
-    """All configs of small spaces that can run; of larger spaces the configs of the shortlist and the neighbours of its
-    first ones, within the values of the space; and the configs of `also`, whatever the spaces hold. Raises ShapeError
-    where there is none.
+    """The configs of the spaces that can run, and all configs of `also`. A small space gives all its configs, a larger
+    one the configs of the shortlist and neighbours of the first ones, within its values. Raises ShapeError where there
+    is none.
 
     Families share dimensions whose parameters have one name; a parameter that a family lacks is `absent`.
     """
@@ -130,15 +130,15 @@ def candidates(
         else:
             configs += listed[0]
             reasons += listed[1]
-    every = tuple(dict.fromkeys((*configs, *also)))
+    allowed = tuple(dict.fromkeys((*configs, *also)))
     nothing = f"no config serves {problem} on {info.arch.name}; required: {'; '.join(reasons)}"
-    check(bool(every), nothing, ShapeError)  # other shapes of a suite may be served
-    return Candidates(space_of(every), every, tuple(reasons.most_common()))
+    check(bool(allowed), nothing, ShapeError)  # other shapes of a suite may be served
+    return Candidates(space_of(allowed), allowed, tuple(reasons.most_common()))
 
 
 def _near(forecast: Forecast, choices: Choices, shortlist: Sequence[Config]) -> Iterator[Config]:
-    """The configs of a shortlist and the family's default, moved to the nearest values of the space, that can run, and
-    the neighbours of the first ones; where none can run, the neighbours of the first ones that cannot."""
+    """The configs of a shortlist and the family's default, moved to the nearest values of the space. Moved configs that
+    can run come with neighbours of the first ones; where none can run, neighbours of the first ones come alone."""
     problem, info = forecast.problem, forecast.info
     values, default = choices.on(info), family_named(choices.family)()
     moved = dict.fromkeys(_moved(config, values) for config in (*shortlist, default))
@@ -149,7 +149,7 @@ def _near(forecast: Forecast, choices: Choices, shortlist: Sequence[Config]) -> 
 
 
 def _moved(config: Config, values: Mapping[str, Sequence[Any]]) -> Config:
-    """The config with the nearest of these values in place of its own; a word becomes the first one."""
+    """The config with each value that is not allowed moved to the nearest allowed one, a word to the first one."""
     moved: dict[str, Any] = {}
     for name, value in config.typed.items():
         allowed = values.get(name)

@@ -27,8 +27,8 @@ NOISE, NOISE_SPREAD = math.log(1e-2), 1.0
 """Mean and standard deviation of the prior of the noise's logarithm, as a share of the variance of all values."""
 
 POWER = 2
-"""Power of the share of the best speed that the model sees: 1 for the best, 0 for a failure. A model that follows how
-slow the slow variants are cannot tell the fast ones apart."""
+"""Power of the share of the best speed, which the model sees in place of a time: 1 for the best variant, 0 for a
+failure. A model of how slow the slow variants are could not tell the fast ones apart."""
 
 FIRST = 8
 """Points, spread over the space, that are tried before the model chooses."""
@@ -38,17 +38,17 @@ BOLD = 3.0
 stays at the first local optimum."""
 
 SCORED = 500_000
-"""Pairs of an outcome and a point to score, at most: all points while outcomes are few, a random choice later."""
+"""Most pairs of an outcome and a scored point: all points are scored while outcomes are few, a random choice later."""
 
 FEW = 25
-"""Outcomes below which the number of points to score is constant, for the sake of huge spaces."""
+"""Outcomes below which the largest number of scored points is constant, for the sake of huge spaces."""
 
 BLOCK = 1024
-"""Points whose covariances are computed at once: so many stay in the processor's cache, which halves the time."""
+"""Points whose covariances are computed at once: they stay in the processor's cache, which halves the time."""
 
 REMEMBERED = 256
-"""Outcomes in the model, at most, because its cost grows with their cube: half of them are the best, the others are
-drawn at random."""
+"""Most outcomes in the model, whose cost grows with their cube: half of them are the best, the others are drawn at
+random."""
 
 STEPS = 10
 """Steps of a fit; the first fit takes three times as many."""
@@ -194,7 +194,7 @@ class _LowestBound(ListedChooser):
         return self.sampler.random.choice(rows, most, replace=False) if rows.size > most else rows
 
     def _farthest(self, unseen: Mask) -> int:
-        """The row that is farthest from all seen ones, among some random unseen rows."""
+        """Among random unseen rows, the one that is farthest from the seen rows."""
         rows = self.sampler.random.permutation(np.flatnonzero(unseen))[:256]
         seen = np.flatnonzero(~unseen)[:256]
         if not seen.size:

@@ -30,26 +30,26 @@ BEGUN = 16
 EXPANDED = 6
 """Fastest configs whose neighbours may be tried; the fastest of each family counts too where it is near the best."""
 NEAR = 0.1
-"""Logarithm of a family's fastest time over the best time up to which its fastest config is near."""
+"""Largest logarithm of a family's fastest time over the best time at which its fastest config is near."""
 EXPANDED_AT_ONCE = 2
 """Configs whose neighbours join between two evaluations of the process: this takes a tenth of a second."""
 LOOKED_AT = 512
-"""Configs with the lowest means, whose deviations are computed."""
+"""Number of configs, those with the lowest means, whose deviations are computed."""
 AT_ONCE = 4
 """Configs that are chosen from one evaluation of the process. The last one comes from the likely configs, so that kinds
 of configs whose times the model overestimates are tried too."""
 LEAST_OUTCOMES = 80
 """Outcomes before the process estimates the gain: fewer tell too little about its errors."""
 SLOW = 0.2
-"""Logarithm of the time over the best time that the process sees at most, for failures too: how slow a slow config is
+"""Largest logarithm of a time over the best time that the process sees, also for failures: how slow a slow config is
 tells nothing about the fast ones."""
 LEVELLED = 16
-"""Fastest configs whose median error is the level of a problem."""
+"""Number of the fastest configs whose median error is the level of a problem."""
 AMPLITUDE, LENGTH, OWN = 0.08, 3.0, 0.015
 """Standard deviation of the part of an error that similar configs share, number of differing parameters over which the
 similarity decays, and standard deviation of a config's own part."""
 NOISES = (0.0, 0.02, 0.05, 0.1)
-"""Standard deviations of the noise of measured errors, of which the likeliest is used."""
+"""Standard deviations of the noise of measured errors; a fit takes the likeliest."""
 FAMILY_SHARE = 0.3
 """Share of the variance of an error that all configs of a family have in common."""
 CORE = 0.35
@@ -90,12 +90,12 @@ class Neighbourhood:
                 return config
         times = {config: value for config, value in outcomes.finished if value < math.inf}
         self._grow(times)
-        while not (left := [config for config in self._expected if config not in seen]):
+        while not (untried := [config for config in self._expected if config not in seen]):
             # No config near the measured ones is left: expand the likeliest of the others.
             others = self._expected.keys() - self._expanded
             check(bool(others), "every config of the neighbourhood was tried", ExhaustedError)
             self._expand(min(others, key=lambda config: (self._expected[config], config.canonical)))
-        self._next = self._best(outcomes, times, left) if times else left[:AT_ONCE]
+        self._next = self._best(outcomes, times, untried) if times else untried[:AT_ONCE]
         return self._next.pop(0)
 
     def _meet(self, configs: Iterable[Config]) -> None:
@@ -110,8 +110,8 @@ class Neighbourhood:
         ranked = _fastest_first(times)
         firsts = {config.family: config for config in reversed(ranked)}.values()
         near = (config for config in firsts if times[config] <= times[ranked[0]] + NEAR)
-        wanted = [config for config in dict.fromkeys((*ranked[:EXPANDED], *near)) if config not in self._expanded]
-        for config in wanted[:EXPANDED_AT_ONCE]:
+        to_expand = [config for config in dict.fromkeys((*ranked[:EXPANDED], *near)) if config not in self._expanded]
+        for config in to_expand[:EXPANDED_AT_ONCE]:
             self._expand(config)
 
     def _expand(self, config: Config) -> None:
@@ -119,7 +119,7 @@ class Neighbourhood:
         self._expanded.add(config)
         self._meet(neighbours(config, self._forecast))
 
-    def _best(self, outcomes: Outcomes[Config], times: Mapping[Config, float], left: list[Config]) -> list[Config]:
+    def _best(self, outcomes: Outcomes[Config], times: Mapping[Config, float], untried: list[Config]) -> list[Config]:
         """The configs with the largest expected improvement, the largest first, and one likely config."""
         tried, pending = [config for config, _ in outcomes.finished], outcomes.pending
         self._meet((*tried, *pending))
@@ -132,17 +132,17 @@ class Neighbourhood:
         process = self._process
         measured = np.minimum(np.array([times.get(config, math.inf) for config in tried]), slow)
         best = float((process.fit(tried, measured - expected(tried)) + expected(tried)).min())
-        every = [*left, *pending]
-        likely = process.mean(every) + expected(every)
-        some = [every[place] for place in np.argsort(likely, kind="stable")[:LOOKED_AT]]
+        unmeasured = [*untried, *pending]
+        means = process.mean(unmeasured) + expected(unmeasured)
+        likely = [unmeasured[place] for place in np.argsort(means, kind="stable")[:LOOKED_AT]]
         if len(tried) >= self._least_outcomes:
-            mean, covariance = process.joint(some[:AHEAD])
-            self.expected_gain = _gain(mean + expected(some[:AHEAD]), covariance, best)
+            mean, covariance = process.joint(likely[:AHEAD])
+            self.expected_gain = _gain(mean + expected(likely[:AHEAD]), covariance, best)
         waiting = set(pending)
-        some = [config for config in some if config not in waiting] or left
-        mean, deviation = process.predict(some, pending)
-        order = np.argsort(-improvement(mean + expected(some), deviation, best), kind="stable")
-        chosen = [some[place] for place in order[: AT_ONCE - 1]]
+        likely = [config for config in likely if config not in waiting] or untried
+        mean, deviation = process.predict(likely, pending)
+        order = np.argsort(-improvement(mean + expected(likely), deviation, best), kind="stable")
+        chosen = [likely[place] for place in order[: AT_ONCE - 1]]
         fresh = (config for config in self._start if config not in outcomes.seen and config not in chosen)
         return [*chosen, *itertools.islice(fresh, 1)]
 
@@ -193,8 +193,8 @@ class ErrorProcess:
             self._outer = np.concatenate([self._outer, _covariance(codes, self._codes[self._measured])])
 
     def fit(self, configs: Sequence[Config], errors: Floats) -> Floats:
-        """Take the measured errors of configs, of which the first ones are those of the call before; return them
-        without the likeliest noise."""
+        """Take the measured errors of configs, and return them without the likeliest noise. The configs of the call
+        before come first."""
         rows = self._rows(configs)
         new = rows[len(self._measured) :]
         self._outer = np.concatenate([self._outer, _covariance(self._codes, self._codes[new])], axis=1)
@@ -239,7 +239,7 @@ class ErrorProcess:
         return [self._row[config] for config in configs]
 
     def _own(self, rows: list[int]) -> Floats:
-        """Covariance of some configs with each other."""
+        """Covariance of the configs at `rows` with each other."""
         return _covariance(self._codes[rows], self._codes[rows]) + OWN**2 * np.eye(len(rows))
 
 

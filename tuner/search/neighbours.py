@@ -34,8 +34,8 @@ def neighbours(config: Config, forecast: Forecast, values: Values | None = None,
     rules = rules_of(kind)
 
     def legal(changes: Iterable[dict[str, Any]]) -> list[Config]:
-        every = dict.fromkeys(config.changed(**each) for each in changes)
-        return [each for each in every if each != config and all(rule.holds(problem, each, info) for rule in rules)]
+        changed = dict.fromkeys(config.changed(**each) for each in changes)
+        return [each for each in changed if each != config and all(rule.holds(problem, each, info) for rule in rules)]
 
     configs = legal(changes)
     for name, value in steps:

@@ -88,8 +88,8 @@ class Listed(Generic[V]):
     def variant_of(self, params: Mapping[str, Any]) -> V | None:
         """The variant at these positions; None if there is none, or if a position is missing, as in a trial that
         another thread is filling."""
-        whole = bool(params) and self.distributions.keys() <= params.keys()
-        return self._at.get(self._point(params)) if whole else None
+        is_complete = bool(params) and self.distributions.keys() <= params.keys()
+        return self._at.get(self._point(params)) if is_complete else None
 
     def nearest(self, params: Mapping[str, Any], seen: set[V]) -> V | None:
         """The nearest variant that is not among the `seen` ones; None where there is none."""
@@ -204,13 +204,13 @@ class ListedSampler(VariantSampler[Point]):
         return ListedChooser(self)
 
     def row(self, outcomes: Outcomes[Point], unseen: Mask) -> int:
-        """The row of an unseen point. Called only while there is one, and only without a chooser of the sampler's."""
+        """The row of an unseen point. The default chooser calls this, only while there is one."""
         raise NotImplementedError
 
 
 class ListedChooser:
-    """Chooses a point of a listed space that no trial has, the row that its sampler says; a subclass keeps a model of
-    one study."""
+    """Chooses a point of a listed space that no trial has, the one at the row that its sampler names. A subclass keeps
+    a model of one study."""
 
     def __init__(self, sampler: ListedSampler) -> None:
         self.sampler = sampler

@@ -20,7 +20,7 @@ Mask: TypeAlias = NDArray[np.bool_]
 """One flag for each point of a space, in the space's order."""
 
 MOST_CHOICES = 2**15 - 1
-"""Values of a dimension at most: positions have 16 bits."""
+"""Most values of a dimension: positions have 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ class Search(Generic[V]):
         return None if nearest is None else self._begin(nearest)
 
     def _begin(self, variant: V, trial: optuna.Trial | None = None) -> V:
-        """Note that a variant is under way, in a trial that is made where the sampler did not suggest the variant."""
+        """Note that a variant is under way in a `trial`, or in a new one if the sampler did not suggest it."""
         if trial is None:
             self._study.enqueue_trial(self._variants.params_of(variant))
             trial = self._study.ask(self._variants.distributions)

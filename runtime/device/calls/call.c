@@ -1,12 +1,12 @@
-/* A product from Python: Call(...)(a, b, out, alpha, beta) and perhaps a further array, one plan.
+/* The products of one plan from Python: Call(...)(a, b, out, alpha, beta), and with groups their offsets last.
  *
- * It does the usual call, of arrays that lie where they should on the current GPU, into `out`, and not captured into a
- * graph; every other it leaves to the plan itself.
+ * A Call makes the usual products itself: of aligned arrays on the current GPU, into an `out` that overlaps none of
+ * them, while no graph is captured. It passes all other calls on to the plan.
  */
 
 enum {         /* what a Call keeps */
-    PLAN,      /* does every call that is not usual */
-    TRACKS,    /* the plan's: whether autograd has to know of a product; None where it never has */
+    PLAN,      /* makes the products that are not usual */
+    TRACKS,    /* of the plan: tells whether autograd has to record a product; None where it never has */
     CURRENT,   /* gives the number of the current GPU */
     INDEX,     /* the arrays' GPU */
     STREAM,    /* gives the current stream of a GPU */
@@ -14,9 +14,9 @@ enum {         /* what a Call keeps */
     POINTER,   /* gives the address of an array */
     USED,      /* is told of each product that was put on a stream */
     WROTE,     /* is told of each `out` that was written; None where nobody watches */
-    HELD,      /* tells whether this very thread is inside that time, in what a signal handler interrupted */
-    ACQUIRE,   /* begins the time in which other threads wait; None where they need not */
-    RELEASE,   /* ends it */
+    HELD,      /* tells whether this thread holds the lock of the launches, in a call that a handler interrupted */
+    ACQUIRE,   /* acquires that lock; None where launches need none */
+    RELEASE,   /* releases it */
     ADDRESSES, /* the rest is the Program's */
     MAPS,
     CONSTANTS,
@@ -30,17 +30,17 @@ enum { A, B, C, ALPHA, BETA, GIVEN, OFFSETS = GIVEN, MOST_VALUES = 256 }; /* num
 
 typedef struct {
     Head head;
-    /* Bytes up to the end, and bits that are 0 in the address, for A, B, C and the offsets of groups. */
+    /* Bytes from an address to the end, and bits that must be 0 in it, for A, B, C and the offsets of groups. */
     unsigned long long span[OFFSETS + 1], mask[OFFSETS + 1];
 } Call;
 
-/* Arguments of a call: a plan whose offsets have no bytes takes none. */
+/* Number of arguments of a call: with offsets, unless those of the plan have no bytes. */
 static Py_ssize_t arguments_of(const Call *self) { return self->span[OFFSETS] ? OFFSETS + 1 : GIVEN; }
 
 /* Whether an argument is an array. */
 static int is_array(Py_ssize_t number) { return number != ALPHA && number != BETA; }
 
-/* Whether what a call gave is what is wanted; -1 with an exception. */
+/* Whether the result of a call equals `wanted`; -1 with an exception, also of the call. Releases the result. */
 static int gives(PyObject *given, PyObject *wanted)
 {
     int same = given ? PyObject_RichCompareBool(given, wanted, Py_EQ) : -1;
@@ -48,7 +48,7 @@ static int gives(PyObject *given, PyObject *wanted)
     return same;
 }
 
-/* Runs a Program under its lock; `values` begin with so many `arguments` of the call. -1 with an exception. */
+/* Carries out a Program under its lock. `values` begin with the `arguments` of the call. -1 with an exception. */
 static int carried_out(PyObject *const *kept, PyObject *stream, PyObject **values, Py_ssize_t arguments)
 {
     PyObject *own = NULL, *maps = kept[MAPS], *constants = kept[CONSTANTS], *steps = kept[STEPS];
@@ -83,7 +83,7 @@ end:
     return result;
 }
 
-/* As `usual`, on a stream. */
+/* Does what `usual` does, on a stream. */
 static int put_on(const Call *self, PyObject *stream, PyObject *const *given)
 {
     PyObject *const *kept = self->head.kept, *values[MOST_VALUES] = {[ALPHA] = given[ALPHA], [BETA] = given[BETA]};
@@ -95,7 +95,7 @@ static int put_on(const Call *self, PyObject *stream, PyObject *const *given)
             continue;
         if (!(values[i] = PyObject_CallOneArg(kept[POINTER], given[i]))) {
             if (PyErr_ExceptionMatches(PyExc_RuntimeError)) {
-                PyErr_Clear(); /* torch's, of a tensor without storage: the plan says which */
+                PyErr_Clear(); /* by torch, for a tensor without storage: the plan names it */
                 result = 0;
             }
             goto end;
@@ -111,7 +111,7 @@ static int put_on(const Call *self, PyObject *stream, PyObject *const *given)
     if (!as_usual)
         result = 0;
     if (as_usual && locked && (held = gives(PyObject_CallNoArgs(kept[HELD]), Py_True)))
-        result = held < 0 ? -1 : 0; /* Python raises */
+        result = held < 0 ? -1 : 0; /* the plan raises the error */
     if (!as_usual || held || (locked && told(kept[ACQUIRE], NULL, 0)))
         goto end;
     result = carried_out(kept, stream, values, count);
@@ -130,7 +130,7 @@ end:
     return result;
 }
 
-/* 1 where the product was put on the stream, 0 where Python has to look at the call, -1 with an exception. */
+/* 1 where the product was put on the stream, 0 where the plan has to make it, -1 with an exception. */
 static int usual(const Call *self, PyObject *const *given)
 {
     PyObject *const *kept = self->head.kept;

@@ -3,9 +3,9 @@
  * launcher.py compiles launch.c, call.c, trees.c and module.c as one unit with the system's compiler; where that fails,
  * Plan, DriverLaunch and Trees do the same in Python.
  *
- * Objects do not change once they are made and arguments lie on the stack, so that no call waits for another one, with
- * or without a global lock in Python. Where there is that lock, it is let go while the driver works: a launch waits
- * where the stream's queue is full, perhaps for a function of the user's that wants the lock.
+ * Objects do not change once they are made, and arguments lie on the stack, so that no call waits for another one, with
+ * or without a global lock in Python. That lock is released while the driver works: the driver waits while a stream's
+ * queue is full, perhaps for a function of the user's that needs the lock.
  */
 
 #include <Python.h>
@@ -17,7 +17,7 @@
 enum {
     MOST_KEPT = 16, /* objects that a Launch or a Call keeps */
     SLOT_BYTES = 64, /* an argument begins at a multiple of this, which keeps every type aligned */
-    MOST_SLOTS = 64, /* 4 KB, what every driver takes of arguments */
+    MOST_SLOTS = 64, /* 4 KB, as every driver takes */
     MAP_BYTES = 128, /* of a CUtensorMap */
     PDL = 6,         /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
     NO_CONTEXT = 201, /* CUDA_ERROR_INVALID_CONTEXT */
@@ -71,7 +71,7 @@ typedef struct {
     char codes[MOST_SLOTS + 1];
 } Launch;
 
-/* One argument as its code says. -1 with an exception where it is not of that type. */
+/* Writes an argument in the type of its code. -1 with an exception for a value of another type. */
 static int put(char code, PyObject *value, void *to)
 {
     if (code == 'Q') {

@@ -1,6 +1,6 @@
-/* Gradient-boosted trees from Python, as Trees in ranker.py says them, to the same bits. */
+/* Gradient-boosted trees from Python, with the same bits as those of Trees in ranker.py. */
 
-enum { TOGETHER = 32, MOST_FEATURES = 128, MOST_LEVELS = 8 }; /* so many rows at a time */
+enum { TOGETHER = 32, MOST_FEATURES = 128, MOST_LEVELS = 8 }; /* TOGETHER rows at a time */
 
 enum { COLUMNS, ROWS, QUESTIONS, BORDERS, LEAVES, FOUND, BUFFERS };
 
@@ -10,14 +10,14 @@ typedef int EightAnswers __attribute__((vector_size(32)));
 _Static_assert(sizeof(Eight) == 8 * sizeof(float) && sizeof(int) == 4, "not eight of each");
 
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
-#define FOR_EACH_PROCESSOR __attribute__((target_clones("avx2", "default"))) /* the loader takes that of this one */
+#define FOR_EACH_PROCESSOR __attribute__((target_clones("avx2", "default"))) /* the loader takes the right one */
 #else
 #define FOR_EACH_PROCESSOR
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
 static const struct {
-    const char *codes; /* those of Python's `struct`, one of which an element has */
+    const char *codes; /* codes of Python's `struct` that elements may have */
     int bytes, dimensions, flags;
 } wanted[BUFFERS] = {
     [COLUMNS] = {"f", 4, 2, PyBUF_SIMPLE},
@@ -28,7 +28,7 @@ static const struct {
     [FOUND] = {"d", 8, 1, PyBUF_WRITABLE},
 };
 
-/* The leaf to which a tree leads each of so many rows, whose features are `taken`. */
+/* The leaf to which a tree leads each of TOGETHER rows, whose features are `taken`. */
 INLINE void led(const int *questions, const float *borders, Py_ssize_t levels, Eight (*taken)[TOGETHER / 8], int *leaf)
 {
     EightAnswers first = {0}, second = {0}, third = {0}, fourth = {0}; /* an array would not be kept in registers */
@@ -43,7 +43,7 @@ INLINE void led(const int *questions, const float *borders, Py_ssize_t levels, E
     memcpy(leaf, leaves, sizeof leaves);
 }
 
-/* Adds up the leaves that all trees give these rows. */
+/* Adds the leaves of all trees to the sums of these rows. */
 INLINE void added_up(const Py_buffer *views, Eight (*taken)[TOGETHER / 8], int *sums)
 {
     Py_ssize_t trees = views[QUESTIONS].shape[0], levels = views[QUESTIONS].shape[1], size = (Py_ssize_t)1 << levels;
@@ -101,7 +101,7 @@ FOR_EACH_PROCESSOR static void evaluate(const Py_buffer *views, double unit)
         }
         for (Py_ssize_t feature = 0; feature < features; feature++, column += across) {
             float values[TOGETHER];
-            if (in_order) { /* as the first trees are asked */
+            if (in_order) { /* as in a call for all rows */
                 memcpy(taken[feature], column + *places, sizeof values);
                 continue;
             }
@@ -116,9 +116,9 @@ FOR_EACH_PROCESSOR static void evaluate(const Py_buffer *views, double unit)
     }
 }
 
-/* trees(columns, rows, questions, borders, leaves, found, unit): writes for each of `rows`, places in the columns of
- * features, what trees say; a tree has a row of questions (features, the highest bit of the leaf first), of borders and
- * of leaves. ValueError where the buffers do not belong together. */
+/* trees(columns, rows, questions, borders, leaves, found, unit): writes into `found` the sum of all trees, times
+ * `unit`, for each of `rows`, places in the columns of features. A tree has a row of questions (features, the highest
+ * bit of the leaf first), of borders and of leaves. ValueError where the buffers do not belong together. */
 static PyObject *trees(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
 {
     if (count != BUFFERS + 1)

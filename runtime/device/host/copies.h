@@ -1,8 +1,8 @@
 // Asynchronous copies, as cp.async: nothing arrives before its thread has waited for it.
 //
-// Each thread has a queue. The target holds NaN meanwhile, so that a kernel that reads too early, or that
-// forgets to wait, computes NaN; what a late copy overwrites is overwritten at the wait. Addresses must be multiples of
-// the bytes copied.
+// Each thread has a queue. The target holds NaN until the copy arrives, so that a kernel that reads too early, or that
+// forgets to wait, computes NaN; a copy overwrites its target at the wait alone. Addresses must be multiples of the
+// bytes copied.
 #pragma once
 
 #include <stddef.h>
@@ -19,7 +19,7 @@ struct Copy {
     unsigned bytes, group;
 };
 
-constexpr unsigned MAX_COPIES = 512;  // of a thread in flight
+constexpr unsigned MAX_COPIES = 512;  // that one thread has in flight
 
 struct Copies {
     unsigned first, count;  // the queue is a ring
@@ -44,7 +44,7 @@ inline void copy_async(void* to, const void* from, unsigned bytes)
 
 inline void commit_copies() { ++own_copies().group; }
 
-// Until all but the `pending` groups committed last have arrived.
+// Waits until all groups have arrived, but for the `pending` ones committed last.
 inline void wait_copies(unsigned pending)
 {
     Copies& own = own_copies();

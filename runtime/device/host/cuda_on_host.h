@@ -1,6 +1,6 @@
 // Lets CUDA C++ text compile for the processor, so that a kernel can be checked where there is no GPU.
 //
-// One processor thread runs the blocks one after another, by launch.h, and the threads of a block, by fibers.h. A text
+// One processor thread runs the blocks one after another, by launch.h, and the threads of a block, by fibers.h. The text
 // does not know of that. Its section "Instructions (PTX)" holds every instruction that only a GPU has (cp.async, mma), a
 // function for each; host_compiler.py puts the twins of these functions, in instructions.h, in the section's place.
 #pragma once
@@ -26,7 +26,7 @@
 #define __cluster_dims__(...)
 #define __grid_constant__
 #define __align__(bytes) __attribute__((aligned(bytes)))
-// In one section, to be filled with NaN before every block; `used`, or the compiler would trust it to be zero there.
+// Variables in one section, which is NaN before every block. Without `used` the compiler would trust them to be zero.
 #define __shared__ static __attribute__((used, section("tilewright_shared")))
 
 struct alignas(8) float2 { float x, y; };
@@ -99,7 +99,7 @@ template <class V> void __stcs(V* to, const V& value) { memcpy(to, &value, sizeo
 
 inline size_t __cvta_generic_to_shared(const void* place) { return tilewright_host::shared_address(place); }
 
-// Blocks run one after another, so that none sees another's writes by waiting: to those who wait time flies.
+// Blocks run one after another, so that none sees another's writes by waiting: the clock makes each wait end soon.
 inline long long clock64()
 {
     static long long clock;
@@ -111,7 +111,7 @@ template <class A, class B> constexpr tilewright_common<A, B> min(A a, B b) { re
 template <class A, class B> constexpr tilewright_common<A, B> max(A a, B b) { return a < b ? b : a; }
 
 // ---- Launches: TILEWRIGHT_EXPORT(kernel, cluster) after the text makes `kernel_on_host`, which host.py calls, and
-// `kernel_thread_bytes`, the memory that a launch takes for each thread of a block; a cluster is so many blocks along x.
+// `kernel_thread_bytes`, the memory that a launch takes for each thread of a block; `cluster` counts its blocks along x.
 
 namespace tilewright_host {
 
@@ -127,7 +127,7 @@ struct Entry<kernel, blocks_together, void (*)(Ts...)> {
     }
     static void call(void** arguments) { unpack(arguments, std::index_sequence_for<Ts...>()); }
 
-    // Null where the launch went well, else why not.
+    // Null where the launch went well, else the reason why not.
     static const char* launch(const Launch* launch, void** arguments, const uint64_t* sizes, uint64_t count)
     {
         constexpr uint64_t wanted[] = {sizeof(Ts)..., 0};

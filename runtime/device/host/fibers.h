@@ -33,7 +33,7 @@ static uint3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace tilewright_host {
 
-// ---- Contexts: what is kept of a fiber that does not run -------------------------------------------------------
+// ---- Contexts: the registers of a fiber that does not run ------------------------------------------------------
 
 #if defined(TILEWRIGHT_UCONTEXT)
 using Context = ucontext_t;
@@ -65,7 +65,7 @@ asm(".pushsection .text\n.globl tilewright_switch\n.hidden tilewright_switch\n.t
     "    ldp d14, d15, [sp, #144]\n"
     "    add sp, sp, #160\n"
     "    ret\n.size tilewright_switch, . - tilewright_switch\n.popsection\n");
-constexpr int SAVED_WORDS = 20, ENTRY_WORD = 11;  // x19 to x30, of which the last is where to return to; d8 to d15
+constexpr int SAVED_WORDS = 20, ENTRY_WORD = 11;  // x19 to x30, the last for where to return to; d8 to d15
 #endif
 
 #ifdef TILEWRIGHT_UCONTEXT
@@ -96,13 +96,13 @@ constexpr size_t STACK = 512 << 10;  // each variable has its own place there, w
 #else
 constexpr size_t STACK = 128 << 10;
 #endif
-constexpr size_t QUEUES = 16 << 10;              // of copies and products that a thread has under way
+constexpr size_t QUEUES = 16 << 10;              // for copies and products that a thread has under way
 constexpr size_t STRIDE = QUEUES + STACK + 320;  // staggered: a power of two apart, stacks would share cache lines
 
 struct Fiber {
     Context context;
     const unsigned* gate;  // counter that this fiber waits for, null where it has no thread
-    unsigned seen;         // what the counter was
+    unsigned seen;         // value of the counter when it began to wait
     unsigned rank;         // thread's number in its block
     unsigned phase;        // of the cluster's barrier when the thread arrived there
     uint3 thread;
@@ -110,14 +110,14 @@ struct Fiber {
 
 struct Block {
     uint3 index;
-    unsigned first, used;            // its fibers: those with a thread of it
+    unsigned first, used;            // its fibers: number of the first, and how many
     unsigned started, returned;      // threads
-    unsigned left;                   // of those returned, the ones that no barrier waits for: whole warps
+    unsigned left;                   // threads of warps that have returned as a whole: no barrier waits for them
     unsigned lanes_returned[MAX_THREADS / WARP];
-    unsigned arrived, generation;    // at the block's barrier; how often it has opened
-    int arrived_line;                // where
-    unsigned found;                  // whether any of them brought a yes
-    unsigned named_arrived[NAMED];   // at each of its barriers by number, of which the first is never used
+    unsigned arrived, generation;    // threads at the block's barrier; how often it has opened
+    int arrived_line;                // line of the text where these threads wait
+    unsigned found;                  // whether any of them voted yes
+    unsigned named_arrived[NAMED];   // threads at each barrier by number; number 0 is never used
     unsigned named_opened[NAMED];    // how often each of them has opened
     unsigned lanes_arrived[MAX_THREADS / WARP];
     unsigned turn[MAX_THREADS];          // how often a lane's collectives have opened
@@ -131,21 +131,21 @@ static Context caller;                       // the launch, outside the blocks
 static char* memory;                         // the caller's, for this launch: STRIDE bytes for each thread of a cluster
 static uint64_t number;                      // of this launch among all that work in that memory, from 1 on
 static unsigned made, current;               // fibers that have a context in this launch; the one that runs
-static unsigned threads, cluster;            // of a block; blocks of a cluster
-static unsigned cluster_arrived, cluster_phase;  // at the cluster's barrier; how often it has opened
+static unsigned threads, cluster;            // threads of a block; blocks of a cluster
+static unsigned cluster_arrived, cluster_phase;  // threads at the cluster's barrier; how often it has opened
 static void (*call)(void**);                 // runs one thread
 static void** call_arguments;
 static enum { NO, STUCK, TWO_LINES, NO_LANE } failure;  // why the block cannot go on
 static unsigned failed_at;                   // the other line, or the lane
 
-static bool (*last_resort)();                // where no fiber can go on: lets arrive what is under way, if anything is
+static bool (*last_resort)();                // where no fiber can go on: lets copies under way arrive, if there are any
 
 static void threads_on_this_fiber();
 
 static char* stack_of(unsigned fiber) { return memory + fiber * STRIDE + QUEUES; }
 
-// The queue of a kind of the thread that runs, `offset` bytes behind the start of its memory: empty at the first use in a
-// launch, whatever an earlier one left there.
+// A queue of the thread that runs, `offset` bytes behind the start of the thread's memory. It is empty at its first use
+// in a launch, whatever an earlier launch left there.
 template <class Queue, size_t offset> Queue& own_queue()
 {
     struct Numbered { uint64_t number; Queue queue; };
@@ -167,7 +167,7 @@ static void give_up(decltype(failure) why, unsigned where = 0)
     change(fibers[current].context, caller);
 }
 
-// A fiber of the block that can go on, those after `self` first; NONE where none can.
+// A fiber of the block that can go on, sought from the one after `self` on; NONE where none can.
 static unsigned ready(unsigned self)
 {
     const unsigned first = block->first, end = first + block->used;
@@ -205,7 +205,7 @@ static void leave()
     change(fibers[self].context, caller);
 }
 
-// After a launch: takes away the marks of frames that stay on the stacks, or the next user of the memory meets them.
+// After a launch: removes the sanitizer's marks of frames on the stacks, which the memory's next user would meet.
 static void unmark_stacks()
 {
 #ifdef TILEWRIGHT_ASAN
@@ -229,8 +229,8 @@ static void wait(const unsigned& gate)
     threadIdx = self.thread;
 }
 
-// A thread has returned. Once all of its warp have, the block's barriers open without them, as on a GPU. A thread that
-// returns while others of its warp go on forgets a barrier, where there is one.
+// A thread has returned. Once all threads of its warp have, the block's barriers open without them, as on a GPU. While
+// others of its warp go on, a barrier still waits for it, as a kernel must not leave out a barrier in some threads.
 static void leave_barriers(unsigned rank)
 {
     ++block->returned;
@@ -270,7 +270,7 @@ static void sync_block(int line)
     ++block->generation;
 }
 
-// A barrier by number, as `bar.sync id, count`: it opens for each `count` threads of the block that have arrived.
+// A barrier by number, as `bar.sync id, count`: it opens whenever `count` threads of the block have arrived.
 inline void sync_named(unsigned id, unsigned count)
 {
     if (id < 1 || id >= NAMED || count % WARP != 0) abort();  // number 0 is that of __syncthreads()
@@ -321,8 +321,8 @@ static void sync_warp(unsigned mask)
     for (unsigned lane = 0; lane < WARP; ++lane) block->turn[first + lane] += mask >> lane & 1;
 }
 
-// Something that the lanes of a warp do together: each offers `mine`, and `use` computes this lane's result from
-// `from(lane)`, what that lane offers. The twins of instructions such as mma use it.
+// An operation of all lanes of a warp: each offers `mine`, and `use` computes this lane's result with a function that
+// returns what another lane offers. The twins of instructions such as mma use it.
 template <class V, class Use>
 auto warp_collective(unsigned mask, const V& mine, Use use)
 {
@@ -334,7 +334,7 @@ auto warp_collective(unsigned mask, const V& mine, Use use)
         if (!(present(mask) >> lane & 1)) give_up(NO_LANE, lane);  // a GPU would give anything
         return *static_cast<const V*>(block->published[first + lane]);
     });
-    sync_warp(mask);  // no lane may leave with what others still read
+    sync_warp(mask);  // no lane may go on while others still read its value
     return result;
 }
 

@@ -1,4 +1,4 @@
-// The twins of PTX instructions: what the functions in the section "Instructions (PTX)" of a text do, in C++.
+// The twins of PTX instructions: C++ functions that do what those in the section "Instructions (PTX)" of a text do.
 //
 // host_compiler.py replaces that section by using-declarations of the functions here that have the same names. So a
 // function without a twin does not compile, and all else in the text runs as it is, loops around instructions and matrix

@@ -8,8 +8,8 @@ namespace tilewright_host {
 
 // ---- Shared memory ---------------------------------------------------------------------------------------------
 
-// `__shared__` names one place, where the block that runs has its own: what the cluster's other blocks have there is
-// kept aside meanwhile. Memory named by `extern __shared__` lies apart for each block.
+// `__shared__` names one place, which holds the variables of the block that runs. The variables of the cluster's other
+// blocks are kept aside meanwhile. Memory named by `extern __shared__` lies apart for each block.
 struct Memory {
     char *dynamic, *aside;
 };
@@ -24,8 +24,8 @@ static size_t static_bytes()
     return __start_tilewright_shared ? __stop_tilewright_shared - __start_tilewright_shared : 0;
 }
 
-// The next functions go over memory that nobody may touch otherwise: memcpy and memset would be checked, gaps and all.
-// They are optimized where the kernel is not, for every block starts and ends with it.
+// The next functions also go over the gaps between variables, where a sanitizer would report memcpy and memset. They
+// are optimized even where the kernel is not, as every block starts and ends with them.
 #ifndef __clang__
 #pragma GCC push_options
 #pragma GCC optimize("O2")
@@ -64,7 +64,7 @@ static void poison_block()
     poison(dynamic_shared, dynamic_bytes);
 }
 
-// Where block `rank` of the cluster has what lies at `place` in the shared memory of the block that runs.
+// The place in the shared memory of block `rank` of the cluster that corresponds to `place` in the running block.
 template <class V> const V* peer(const V* place, unsigned rank)
 {
     const char* from = reinterpret_cast<const char*>(place);
@@ -76,9 +76,9 @@ template <class V> const V* peer(const V* place, unsigned rank)
     return reinterpret_cast<const V*>(shared[rank].aside + (from - __start_tilewright_shared));
 }
 
-// The address of a place in shared memory, as instructions take it: 18 bits. In static memory it is the lower bits of the
-// place's own address, which tell the place from any other of the array in which an address was taken last: a kernel has
-// one array whose places go by address, and it holds less than 64 KiB.
+// The address of a place in shared memory, as instructions take it: 18 bits. In static memory it is the lower bits of
+// the place's own address. These suffice to find the place again near the one whose address was taken last: a kernel
+// takes addresses in one array alone, which holds less than 64 KiB.
 constexpr size_t STATIC_WINDOW = 128 << 10;
 static const char* last_place;
 
@@ -143,7 +143,7 @@ static void enter(Block* next)
     dynamic_shared = shared[next - blocks].dynamic;
 }
 
-// Runs the blocks from (x, y, z) on: each goes on until it has to wait for the others, then the next one.
+// Runs the cluster that begins with block (x, y, z): each block in turn, until it has to wait for the others.
 static void run_cluster(unsigned x, unsigned y, unsigned z)
 {
     const bool backwards = x / cluster % 2;  // a race that one order hides the other may show
@@ -184,7 +184,7 @@ static void run_cluster(unsigned x, unsigned y, unsigned z)
     }
 }
 
-// Shared memory for the blocks of a cluster; says what is missing.
+// Allocates shared memory for the blocks of a cluster. Returns null, or the reason of a failure.
 static const char* allocate()
 {
     for (unsigned rank = 0; rank < cluster; ++rank) {
@@ -207,7 +207,7 @@ static void release()
     }
 }
 
-// Nothing is taken over from the launch before, which may never have ended: in a process that was forked meanwhile.
+// Runs a launch. It trusts nothing that the launch before it left: in a forked process that one may never have ended.
 static const char* run(const Launch& launch, unsigned blocks_together, void (*body)(void**), void** arguments)
 {
     release();

@@ -1,9 +1,9 @@
 // Products of tensor cores: mma on doubles, and mma and wgmma on halves, bfloat16s and TF32, with sums in float;
 // conversions to and from those.
 //
-// The sums in float are not those of IEEE arithmetic. The 16 products, of TF32 8, which are exact, and the number that they are
-// added to are lined up with the largest exponent of all of them, cut off at 25 fraction bits, added up, and cut off
-// once more to the 23 fraction bits of a float. So it was found by bits on Hopper ("MMA-Sim", 2025).
+// The sums in float are not those of IEEE arithmetic. The 16 products, or 8 of TF32, are exact. They and the number
+// that they are added to are lined up with the largest exponent among them, cut off at 25 fraction bits, added up, and
+// cut off once more to the 23 fraction bits of a float. Hopper was found to do so, bit by bit ("MMA-Sim", 2025).
 #pragma once
 
 #include <math.h>
@@ -14,8 +14,8 @@
 #include "fibers.h"
 #include "launch.h"
 
-// The arithmetic is where tests spend their time: it is optimized and left unchecked under sanitizers too, where all
-// else is not. Other code has read its operands.
+// Tests spend most of their time in this arithmetic: it is optimized, and left unchecked, even where sanitizers check
+// all else. Code that is checked has read its operands.
 #define TILEWRIGHT_ARITHMETIC __attribute__((no_sanitize("address", "undefined")))
 #ifndef __clang__
 #pragma GCC push_options
@@ -59,7 +59,7 @@ TILEWRIGHT_ARITHMETIC inline unsigned short to_half(float x)
     if (isnan(x)) return 0x7fff;
     const int exponent = int(magnitude >> 23) - 127;
     if (exponent > 15) return (unsigned short)(sign | 0x7c00);
-    // Its exponent and 10 fraction bits in one number, into which rounding may carry; below 2^-14 there is no exponent.
+    // The exponent and 10 fraction bits as one number, so that rounding may carry; below 2^-14 the exponent is 0.
     const unsigned kept = exponent >= -14 ? rounded(magnitude - (112u << 23), 13)
                           : exponent > -32 ? rounded((magnitude & 0x7fffffu) | 0x800000u, -1 - exponent)
                                            : 0;
@@ -98,7 +98,7 @@ TILEWRIGHT_ARITHMETIC inline double power_of_two(int exponent)
     return x;
 }
 
-// Factor that lines up a number below 4, so many powers of two below the largest: 30 below it nothing is left.
+// Factor that lines up a number below 4 whose exponent is `below` less than the largest: with 30 nothing is left of it.
 TILEWRIGHT_ARITHMETIC inline double places(int below) { return power_of_two(25 - (below < 30 ? below : 30)); }
 
 // start + the sum of a[i] * b[i], as tensor cores add.
@@ -108,7 +108,7 @@ TILEWRIGHT_ARITHMETIC float cut_off_sum(float start, const Scaled* a, const Scal
     const Scaled first = scaled(start);
     int most = first.exponent, exponents[kCount];
     for (int i = 0; i < kCount; ++i) {
-        exponents[i] = a[i].exponent + b[i].exponent;  // where one is 0 far below all others
+        exponents[i] = a[i].exponent + b[i].exponent;  // far below all others where a factor is 0
         most = exponents[i] > most ? exponents[i] : most;
     }
     if (most < ZERO_EXPONENT / 2) return 0;
@@ -121,7 +121,7 @@ TILEWRIGHT_ARITHMETIC float cut_off_sum(float start, const Scaled* a, const Scal
     return fabs(double(near)) > fabs(whole) ? nextafterf(near, 0) : near;
 }
 
-// A term as it counts in a sum, and several of them.
+// The number that 16 bits stand for, and below it several such numbers.
 template <bool kHalf>
 TILEWRIGHT_ARITHMETIC Scaled term(unsigned short bits) { return scaled(kHalf ? from_half(bits) : from_bfloat(bits)); }
 template <bool kHalf, int kCount>
@@ -197,7 +197,7 @@ OfTile<float> mma_16816(const OfTile<float>& start, const unsigned (&a)[4], unsi
     });
 }
 
-// start + the sum of a[i] * b[i], of floats of which TF32 has the upper 19 bits. Sums too large for a float are
+// start + the sum of a[i] * b[i], for floats of which TF32 keeps the upper 19 bits. Sums too large for a float are
 // infinite.
 inline float cut_off_sum_tf32(float start, const unsigned* a, const unsigned* b)
 {
@@ -238,7 +238,7 @@ inline OfTile<float> mma_1688(const OfTile<float>& start, const unsigned (&a)[4]
 
 // ---- wgmma: a thread's part of what its warpgroup has started is done when it waits ----------------------------
 
-// Rows of 16-bit numbers in shared memory, as a matrix descriptor tells.
+// Rows of 16-bit numbers in shared memory, as a matrix descriptor describes them.
 struct Matrix {
     const char* first;
     unsigned row_bytes;     // as wide as the spans of its swizzle mode
@@ -262,17 +262,17 @@ struct Started {
 
 constexpr unsigned MAX_STARTED = 64;  // of a thread
 struct AllStarted {
-    unsigned count, groups, ends[MAX_STARTED];  // of a group: how many were started till then
+    unsigned count, groups, ends[MAX_STARTED];  // for each group, how many were started until its commit
     Started each[MAX_STARTED];
 
     void clear() { count = groups = 0; }
 };
 
-// Products that the thread that runs has started; they lie behind the thread's copies.
+// Products that the running thread has started. They lie behind the thread's copies.
 inline AllStarted& own_started() { return own_queue<AllStarted, sizeof(Copies) + 64>(); }
 
-// 16 steps of row `row`. Bits 4 and up of a byte's address are changed by those from bit 7 on, as many as tell the
-// 16-byte pieces of a span apart.
+// Reads 16 steps of row `row`. The swizzle changes the bits of an address that number the 16-byte pieces of a span,
+// from bit 4 on, by as many bits from bit 7 on.
 template <bool kHalf>
 void read_row(const Matrix& matrix, int row, Scaled (&to)[16])
 {
@@ -286,7 +286,7 @@ void read_row(const Matrix& matrix, int row, Scaled (&to)[16])
     terms<kHalf, 16>(bits, to);
 }
 
-// 64 x kColumns sums of a warpgroup: a thread's own, rows 16w + g and 8 below, and of each 8 columns 2t and 2t + 1.
+// A thread's part of the 64 x kColumns sums of a warpgroup: rows 16w + g and 8 below, columns 2t and 2t + 1 of each 8.
 template <bool kHalf, int kColumns>
 void finish_wgmma(const Started& one)
 {
@@ -317,7 +317,7 @@ inline void wgmma_commit()
     all.ends[all.groups++] = all.count;
 }
 
-// Finishes all groups but the last so many, for a whole warp. Products started since the last commit belong to no group.
+// Finishes all but the last `pending` groups, for a whole warp. Products since the last commit belong to no group.
 inline void wgmma_wait(unsigned pending)
 {
     AllStarted& all = own_started();

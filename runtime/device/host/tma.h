@@ -20,7 +20,7 @@ static_assert(sizeof(TensorMap) == 128, "as large as CUDA's");
 
 struct Mbarrier {
     unsigned phase;           // how often it has opened
-    uint8_t count, pending;   // arrivals that a phase takes; those to come
+    uint8_t count, pending;   // arrivals that complete a phase; those to come
     uint16_t granules;        // of 16 bytes each, on their way
 };
 static_assert(sizeof(Mbarrier) == 8, "as large as CUDA's");
@@ -32,7 +32,7 @@ struct BoxCopy {
     Mbarrier* barrier;
 };
 
-constexpr unsigned MAX_BOXES = 256;  // of a block in flight
+constexpr unsigned MAX_BOXES = 256;  // that one block has in flight
 static BoxCopy box_copies[MAX_CLUSTER][MAX_BOXES];
 static unsigned box_count[MAX_CLUSTER];
 
@@ -51,7 +51,7 @@ inline void init_barrier(void* at, unsigned count)
     *static_cast<Mbarrier*>(at) = {0, uint8_t(count), uint8_t(count), 0};
 }
 
-// One arrival, and so many bytes more that the phase waits for.
+// Counts one arrival, and lets the phase wait for more bytes.
 inline void arrive_barrier(void* at, unsigned bytes = 0)
 {
     Mbarrier& barrier = *static_cast<Mbarrier*>(at);
@@ -118,7 +118,7 @@ inline bool deliver_all()
     return some;
 }
 
-// Until the phase of this parity, 0 for the first, is complete. Copies arrive when no thread can go on without.
+// Waits until the phase of this parity, 0 for the first, is complete. Copies arrive when no thread can go on without.
 inline void wait_barrier(void* at, unsigned parity)
 {
     last_resort = deliver_all;

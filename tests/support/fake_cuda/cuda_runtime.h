@@ -1,6 +1,6 @@
-// A CUDA runtime for emitted files on a machine without a GPU: kernels run on the processor when they are launched,
-// streams are in order, graphs are lists of what was launched. A call that a captured stream does not allow is an error.
-// Two devices; memory is filled with NaN. `fake::calls` counts calls by name.
+// A CUDA runtime for emitted files on a machine without a GPU. Kernels run on the processor when they are launched, and
+// graphs are lists of work. A call that is not allowed while a stream is captured is an error. There are two devices.
+// Allocated memory is filled with NaN. `fake::calls` counts calls by name.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -67,11 +67,11 @@ inline std::map<std::string, long> calls;
 inline std::recursive_mutex lock;  // one call at a time, kernels included
 inline thread_local int device = 0;
 inline int capability = 90, devices = 2, sm_count = 4;
-inline long allocated = 0;  // pieces of memory that were not freed
+inline long allocated = 0;  // allocations that were not freed
 inline std::map<std::tuple<int, const void*>, int> allowed_smem;
-inline std::map<std::tuple<int, const void*>, bool> loaded;  // by a first use, which must not be captured
+inline std::map<std::tuple<int, const void*>, bool> loaded;  // by the first use, which must not be captured
 constexpr int smem_per_cta = 232448;
-inline int static_smem = 42496;  // of every kernel: nvcc may round what a kernel declares
+inline int static_smem = 42496;  // of every kernel; nvcc may round up what a kernel declares
 
 using Work = std::function<const char*()>;
 struct Graph { std::vector<Work> work; };
@@ -100,26 +100,26 @@ struct Guard {
 inline CUstream_st& of(cudaStream_t stream)
 {
     if (stream) return *stream;
-    CUstream_st& found = null_streams[device];
-    if (!found.id) found.id = 1000 + device;
-    return found;
+    CUstream_st& null_stream = null_streams[device];
+    if (!null_stream.id) null_stream.id = 1000 + device;
+    return null_stream;
 }
 
-// Puts work on a stream: into its graph, or done at once.
+// Puts work on a stream: into the graph that is captured, else it is done at once.
 inline cudaError_t put(cudaStream_t stream, Work work)
 {
     if (Graph* graph = of(stream).capturing) {
         graph->work.push_back(std::move(work));
         return cudaSuccess;
     }
-    const char* why = work();
-    if (why) fprintf(stderr, "%s\n", why);
-    return why ? cudaErrorLaunchFailure : cudaSuccess;
+    const char* error = work();
+    if (error) fprintf(stderr, "%s\n", error);
+    return error ? cudaErrorLaunchFailure : cudaSuccess;
 }
 
 inline uint64_t launches = 0;
 
-// For the threads of the largest cluster; what no thread touches takes no memory.
+// Address space for the threads of the largest cluster; pages that no thread touches take no memory.
 inline char* threads_memory()
 {
     constexpr size_t threads = tilewright_host::MAX_THREADS * tilewright_host::MAX_CLUSTER;
@@ -129,7 +129,7 @@ inline char* threads_memory()
     return static_cast<char*>(memory);
 }
 
-// A kernel as it was registered: copies arguments, and runs on them.
+// A registered kernel. `prepare` copies the arguments of a launch and returns the work that runs the kernel on them.
 struct Registered {
     unsigned cluster;
     std::function<Work(const cudaLaunchConfig_t&, void**)> prepare;
@@ -159,7 +159,7 @@ void add(void (*)(Ts...))
             };
         }};
 }
-// The name of a template's instance may have commas.
+// The macro is variadic because the name of a template's instance may have commas.
 #define FAKE_KERNEL(cluster, ...) fake::add<__VA_ARGS__, cluster>(&__VA_ARGS__);
 
 }  // namespace fake
@@ -221,15 +221,15 @@ inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const v
 inline cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments)
 {
     fake::Guard guard("cudaLaunchKernelExC");
-    const auto found = fake::kernels.find(function);
-    if (found == fake::kernels.end()) return cudaErrorInvalidDeviceFunction;
+    const auto kernel = fake::kernels.find(function);
+    if (kernel == fake::kernels.end()) return cudaErrorInvalidDeviceFunction;
     const int allowed = fake::allowed_smem[{fake::device, function}];
     if (config->dynamicSmemBytes > size_t(allowed ? allowed : 49152)) return cudaErrorInvalidValue;
-    if (config->gridDim.x == 0 || config->gridDim.x % found->second.cluster) return cudaErrorInvalidValue;
+    if (config->gridDim.x == 0 || config->gridDim.x % kernel->second.cluster) return cudaErrorInvalidValue;
     bool& loaded = fake::loaded[{fake::device, function}];
     if (!loaded && fake::of(config->stream).capturing) return cudaErrorStreamCaptureUnsupported;
     loaded = true;
-    return fake::put(config->stream, found->second.prepare(*config, arguments));
+    return fake::put(config->stream, kernel->second.prepare(*config, arguments));
 }
 
 // The launch `kernel<<<grid, block>>>(arguments)`.
@@ -237,9 +237,9 @@ namespace fake {
 inline cudaError_t last = cudaSuccess;
 
 template <class... Ts, class... Us>
-void launch(void (*kernel)(Ts...), dim3 grid, dim3 block, Us... given)
+void launch(void (*kernel)(Ts...), dim3 grid, dim3 block, Us... values)
 {
-    std::tuple<Ts...> arguments(given...);
+    std::tuple<Ts...> arguments(values...);
     void* pointers[sizeof...(Ts)];
     [&]<size_t... I>(std::index_sequence<I...>) {
         ((pointers[I] = &std::get<I>(arguments)), ...);
@@ -400,10 +400,10 @@ inline int encode(
 }
 }  // namespace fake
 inline cudaError_t cudaGetDriverEntryPointByVersion(
-    const char* name, void** found, unsigned, unsigned long long, cudaDriverEntryPointQueryResult* answer)
+    const char* name, void** function, unsigned, unsigned long long, cudaDriverEntryPointQueryResult* answer)
 {
     fake::Guard guard("cudaGetDriverEntryPointByVersion");
     *answer = strcmp(name, "cuTensorMapEncodeTiled") ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
-    *found = reinterpret_cast<void*>(&fake::encode);
+    *function = reinterpret_cast<void*>(&fake::encode);
     return cudaSuccess;
 }
