@@ -31,7 +31,7 @@ class VendorFallback:
 class Operands:
     """Operands on which a kernel and the library may be timed."""
 
-    each: tuple[Operand, Operand, Operand]
+    abc: tuple[Operand, Operand, Operand]
     """A, B and C on the device; C is overwritten."""
     stream: int
     """Stream on which the operands were produced."""

@@ -204,12 +204,10 @@ def test_a_shared_temporary_folder_is_left_as_it_is(root: Path, compiler: FakeCo
 # ---- Templates that Jinja compiled ------------------------------------------------------------------------------
 
 
-@pytest.fixture(autouse=True)
-def template_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A cache of the test's own, in which Jinja keeps compiled templates."""
-    with monkeypatch.context() as patch:
-        patch.setenv(settings.CACHE_VARIABLE, str(tmp_path / "cache"))
-        yield tmp_path / "cache"
+@pytest.fixture
+def template_cache(root: Path) -> Iterator[Path]:
+    """The test's cache, in which Jinja stores compiled templates."""
+    yield root
     assert type(environment().bytecode_cache) is cache._Templates
 
 

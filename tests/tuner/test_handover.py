@@ -114,10 +114,10 @@ def test_by_a_record(
 ])  # fmt: skip
 def test_by_timing_both(theirs: list[float], handed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     device = VendorHost()
-    timings, matrices = fake_rounds(monkeypatch, theirs, [10.0] * 9), operands()
-    handover = by_timing(prepare(device, PROBLEM, CONFIG), PREDICTED, matrices)
+    timings, timed_operands = fake_rounds(monkeypatch, theirs, [10.0] * 9), operands()
+    handover = by_timing(prepare(device, PROBLEM, CONFIG), PREDICTED, timed_operands)
     ((count, contenders, inputs),) = timings
-    assert (count, set(contenders), inputs) == (9, {"ours", "vendor"}, [matrices.each])
+    assert (count, set(contenders), inputs) == (9, {"ours", "vendor"}, [timed_operands.abc])
     assert len(device.library.products) == 1  # its kernel is loaded before
     assert (handover is not None) == handed
     if handover is not None:
@@ -126,21 +126,21 @@ def test_by_timing_both(theirs: list[float], handed: bool, monkeypatch: pytest.M
 
 
 def test_operands_that_a_cache_would_hold_are_copied_and_rotated_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    device, matrices = VendorHost(), operands()
+    device, timed_operands = VendorHost(), operands()
     timings, kernel = fake_rounds(monkeypatch, [20.0] * 5, [10.0] * 5), prepare(device, PROBLEM, CONFIG)
 
     def timed_with_cache(nbytes: int) -> list[Any]:
         monkeypatch.setattr(device, "info", replace(device.info, l2_bytes=nbytes))
-        by_timing(kernel, PREDICTED, matrices)
+        by_timing(kernel, PREDICTED, timed_operands)
         inputs: list[Any] = timings.pop()[2]
         return inputs
 
     sets = timed_with_cache(3 * PROBLEM.bytes)
     assert len(sets) == 8  # 2.5 times as much, rounded up
-    assert sets[0] == matrices.each
+    assert sets[0] == timed_operands.abc
     assert len({each.pointer for one in sets for each in one}) == 24
     for a, b, c in sets[1:]:
-        for copy, original in ((a, matrices.each[0]), (b, matrices.each[1])):
+        for copy, original in ((a, timed_operands.abc[0]), (b, timed_operands.abc[1])):
             assert replace(copy, pointer=original.pointer, owner=original.owner) == original
             nbytes = original.rows * original.ld * 4
             assert ctypes.string_at(copy.pointer, nbytes) == ctypes.string_at(original.pointer, nbytes)
@@ -158,7 +158,7 @@ def test_operands_that_a_cache_would_hold_are_copied_and_rotated_over(monkeypatc
         return allocate(self, nbytes, stream)
 
     monkeypatch.setattr(HostDevice, "allocate", full)
-    assert timed_with_cache(3 * PROBLEM.bytes) == [matrices.each]
+    assert timed_with_cache(3 * PROBLEM.bytes) == [timed_operands.abc]
 
 
 def test_the_regret_of_a_handover_follows_from_that_of_the_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,9 +180,9 @@ def test_a_slow_library_is_really_timed_and_not_taken(monkeypatch: pytest.Monkey
         return original(self, *arguments)
 
     monkeypatch.setattr(type(device.library.cublasSgemm_v2), "__call__", waits)
-    matrices = operands()
-    a, b, c = (each.owner for each in matrices.each)
-    assert by_timing(prepare(device, PROBLEM, CONFIG), PREDICTED, matrices) is None
+    timed_operands = operands()
+    a, b, c = (each.owner for each in timed_operands.abc)
+    assert by_timing(prepare(device, PROBLEM, CONFIG), PREDICTED, timed_operands) is None
     assert len(device.library.products) >= 5
     assert np.array_equal(c, a @ b)
 
@@ -201,8 +201,8 @@ def test_nothing_is_handed_over_where_nothing_can_be_timed(monkeypatch: pytest.M
     kernel = on_gpu(device)
 
     def fails(error: Exception) -> Callable[..., None]:
-        def timed(kernel: Kernel, looked_up: LookupResult, matrices: Operands) -> None:
-            calls.append(matrices)
+        def timed(kernel: Kernel, looked_up: LookupResult, timed_operands: Operands) -> None:
+            calls.append(timed_operands)
             raise error
 
         return timed
@@ -218,7 +218,7 @@ def test_nothing_is_handed_over_where_nothing_can_be_timed(monkeypatch: pytest.M
         assert faster(own(kernel)) is None
         device.captured = False
     assert len(calls) == 4
-    for a, b, c in (each.each for each in calls):  # random operands of the problem's sizes
+    for a, b, c in (call.abc for call in calls):  # random operands of the problem's sizes
         assert [(x.rows, x.cols, x.ld) for x in (a, b, c)] == [(30, 7, 7), (7, 50, 50), (30, 50, 50)]
 
 
@@ -245,7 +245,7 @@ class TestMatmul:
         library.matmul(a, b, out=board[:, :7], vendor="auto")
         library.matmul(a, b, vendor="auto")
         assert len(calls) == 1
-        x, y, c = calls[0].each
+        x, y, c = calls[0].abc
         assert (x.pointer, y.pointer) == (a.ctypes.data, b.ctypes.data)
         assert (x.ld, y.ld, x.trans, y.trans) == ((9, 8, True, True) if turned else (8, 7, False, False))
         assert (c.rows, c.cols, c.ld) == (9, 7, 7)

@@ -90,8 +90,8 @@ def by_timing(kernel: Kernel, lookup: LookupResult, operands: Operands) -> Vendo
     rounds = _ROUNDS if problem.flops < _LONG_FLOPS else _FEW_ROUNDS
     with device.on_stream(operands.stream):
         for launch in contenders.values():  # the library may have to load its kernel
-            launch(*operands.each, 1.0, 0.0)
-        inputs = [operands.each, *_copies(device, problem, operands)]
+            launch(*operands.abc, 1.0, 0.0)
+        inputs = [operands.abc, *_copies(device, problem, operands)]
         timed = side_by_side(Timer(device, problem, plan=_PLAN, inputs=inputs), contenders, rounds)
     ratio, within = paired(timed.samples["vendor"], timed.samples["ours"])
     if ratio * (1 + TIE) >= 1 or within[1] >= 1:
@@ -107,7 +107,7 @@ def _copies(device: Device, problem: Problem, operands: Operands) -> list[Inputs
     """Further sets of operands; each matrix has one allocation for all sets, as in the timing of records. Empty where
     even `max_sets` sets would fit in the cache, where memory is short, or for views of much larger matrices."""
     count, size = _PLAN.cold_sets(device, problem) - 1, problem.dtype.size_bytes
-    spread = sum(each.rows * each.ld for each in operands.each) * size
+    spread = sum(each.rows * each.ld for each in operands.abc) * size
 
     def copies(operand: Operand, filled: bool) -> list[Operand]:
         step = operand.rows * operand.ld * size
@@ -120,7 +120,7 @@ def _copies(device: Device, problem: Problem, operands: Operands) -> list[Inputs
 
     if not 0 < count < _PLAN.max_sets or count * spread > _MOST_BYTES:
         return []
-    a, b, c = operands.each
+    a, b, c = operands.abc
     try:
         return list(zip(copies(a, True), copies(b, True), copies(c, False), strict=True))
     except LaunchError:
