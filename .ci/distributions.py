@@ -17,7 +17,7 @@ from pathlib import Path
 
 LEFT_OUT = ("benchmarks/results/", ".gitignore")
 """Beginnings of the names of tracked files that the source distribution lacks."""
-MADE = ("PKG-INFO", "setup.cfg", ".package/tilewright.egg-info/SOURCES.txt")
+ADDED = ("PKG-INFO", "setup.cfg", ".package/tilewright.egg-info/SOURCES.txt")
 """Files that setuptools adds to the source distribution."""
 IN_WHEEL = "*.py py.typed */**/*.py */**/*.jinja configs/ranker/*.npz configs/*/**/*.toml configs/tuned/*.jsonl " \
     "codegen/*.toml runtime/**/*.[ch] benchmarks/suites/*.toml tuner/*/*.cu tuner/*/page.*"  # fmt: skip
@@ -43,8 +43,8 @@ def contents(wheel: Path) -> dict[str, bytes]:
 def in_wheel(checkout: Path) -> set[str]:
     """Names of the files of the checkout as they lie in the wheel."""
     files = {path.relative_to(checkout) for pattern in IN_WHEEL.split() for path in checkout.glob(pattern)}
-    kept = {path for path in files if path.parts[0] not in NOT_IN_WHEEL or path.match("suites/*.toml")}
-    shipped = {path for path in kept if not any(part.startswith(".") for part in path.parts)}
+    packaged = {path for path in files if path.parts[0] not in NOT_IN_WHEEL or path.match("suites/*.toml")}
+    shipped = {path for path in packaged if not any(part.startswith(".") for part in path.parts)}
     return {"tilewright/" + path.as_posix().removeprefix("frameworks/") for path in shipped}
 
 
@@ -52,7 +52,7 @@ def main(checkout: Path, output: Path) -> str:
     """Messages that say what is wrong; none where all is right."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=checkout, check=True, capture_output=True, text=True).stdout
     tracked = {name for name in listed.split("\0") if name}
-    wanted = in_wheel(checkout)
+    expected = in_wheel(checkout)
     warnings = build(checkout, output / "alone", "--wheel") + build(checkout, output)
     (sdist,), (wheel,), (alone,) = output.glob("*.tar.gz"), output.glob("*.whl"), output.glob("alone/*.whl")
     with tarfile.open(sdist) as archive:
@@ -60,7 +60,7 @@ def main(checkout: Path, output: Path) -> str:
     files = contents(wheel)
     for path, names in ((sdist, inside), (wheel, files)):
         print(f"{path.name}: {len(names)} files, {path.stat().st_size / 1e3:.0f} KB")
-    source = {name for name in tracked if not name.startswith(LEFT_OUT)} | set(MADE)
+    source = {name for name in tracked if not name.startswith(LEFT_OUT)} | set(ADDED)
     (metadata,) = (message_from_bytes(data) for name, data in files.items() if name.endswith("/METADATA"))
     urls = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]["urls"]
     base = f"{urls['Source']}/blob/HEAD/"
@@ -70,8 +70,8 @@ def main(checkout: Path, output: Path) -> str:
         "warnings": warnings,
         "source distribution lacks": source - inside,
         "source distribution holds besides": inside - source,
-        "wheel lacks": wanted - package,
-        "wheel holds besides": package - wanted,
+        "wheel lacks": expected - package,
+        "wheel holds besides": package - expected,
         "wheels of the checkout and of the source distribution differ in": {
             name for name, _ in files.items() ^ contents(alone).items()
         },

@@ -30,8 +30,8 @@ def first_command() -> str:
 
 def lowest() -> dict[str, str]:
     """Lowest admitted version of every dependency that has a minimum."""
-    asked = "\n".join((*PROJECT["dependencies"], *EXTRAS["cluster"], *EXTRAS["test"]))
-    names = set(re.findall(r"^([\w-]+)>=", asked, re.MULTILINE))
+    requirements = "\n".join((*PROJECT["dependencies"], *EXTRAS["cluster"], *EXTRAS["test"]))
+    names = set(re.findall(r"^([\w-]+)>=", requirements, re.MULTILINE))
     command = ["uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--resolution", "lowest-direct"]
     command += ["--python-version", PYTHON, "--extra", "test", "pyproject.toml"]
     resolved = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
