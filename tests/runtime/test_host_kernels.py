@@ -1,12 +1,12 @@
 """Kernels on the processor: launches, barriers, warps, clusters, twins of instructions, and what is refused."""
 
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from elftools.elf.elffile import ELFFile
+from multiplied import in_threads
 from numpy.typing import NDArray
 from products import launch
 from tilewright.codegen.errors import LaunchError
@@ -287,11 +287,7 @@ def test_launches_from_two_threads_take_turns(device: HostDevice, tmp_path: Path
 
     for _, data in memories:
         data[:] = 0
-    threads = [threading.Thread(target=work, args=(buffer,)) for buffer, _ in memories]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, [buffer for buffer, _ in memories])
     assert all((data == 40).all() for _, data in memories)
 
 

@@ -1,13 +1,12 @@
 """The library: products of arrays as users and LAPACK call them, on the host device and, marked gpu, on a GPU."""
 
 import itertools
-import threading
 from typing import Any
 
 import numpy as np
 import pytest
 import tilewright
-from multiplied import Products, whole
+from multiplied import Products, in_threads, whole
 from numpy.typing import NDArray
 from tilewright.codegen.errors import DeviceMismatchError
 from tilewright.codegen.problem import DType
@@ -50,24 +49,14 @@ class TestHost(Products):
 
     def test_threads_get_their_own_results(self, kernels: dict[Any, ReadyKernel]) -> None:
         shapes = [(20 + i % 3, 24, 16 + i % 2) for i in range(8)]
-        wrong: list[object] = []
 
-        def work(seed: int, shape: tuple[int, int, int]) -> None:
-            m, n, k = shape
-            try:
-                for turn in range(10):
-                    a, b = whole(m, k, seed=seed + 100 * turn), whole(k, n, seed=seed)
-                    if not np.array_equal(tilewright.matmul(a, b, device="host"), a @ b):
-                        wrong.append((seed, turn))
-            except Exception as error:
-                wrong.append(error)
+        def work(seed: int) -> None:
+            m, n, k = shapes[seed]
+            for turn in range(10):
+                a, b = whole(m, k, seed=seed + 100 * turn), whole(k, n, seed=seed)
+                assert np.array_equal(tilewright.matmul(a, b, device="host"), a @ b)
 
-        threads = [threading.Thread(target=work, args=(i, shape)) for i, shape in enumerate(shapes)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert wrong == []
+        in_threads(work, range(len(shapes)))
         assert len(kernels) == len(set(shapes))
 
     def test_kernels_kept_ready_are_bounded(

@@ -2,7 +2,6 @@
 
 import ctypes
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tilewright
+from multiplied import in_threads
 from numpy.typing import NDArray
 from tilewright.codegen.arch import ARCHES
 from tilewright.codegen.errors import ArgumentTypeError, LayoutError, ShapeError, TilewrightError
@@ -165,24 +165,13 @@ class TestPlans:
         assert 3 in (problem.m for problem, _ in tilewright._library._kernels)
 
     def test_threads_with_differing_shapes(self) -> None:
-        wrong: list[object] = []
-
         def work(seed: int) -> None:
-            try:
-                for turn in range(60):
-                    m, n, k = 8 + (seed + turn) % 3, 8 + turn % 2, 9
-                    a, b = whole(m, k, seed=seed), whole(k, n, seed=turn)
-                    if not np.array_equal(product(a, b), a @ b):
-                        wrong.append((seed, turn))
-            except Exception as error:
-                wrong.append(error)
+            for turn in range(60):
+                m, n, k = 8 + (seed + turn) % 3, 8 + turn % 2, 9
+                a, b = whole(m, k, seed=seed), whole(k, n, seed=turn)
+                assert np.array_equal(product(a, b), a @ b)
 
-        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert wrong == []
+        in_threads(work, range(4))
 
 
 class Elsewhere:

@@ -3,7 +3,6 @@
 import gc
 import importlib.util
 import os
-import threading
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import tilewright
 from fake_vendor import FakeCublas, VendorHost, always
-from multiplied import Products, whole
+from multiplied import Products, in_threads, whole
 from numpy.typing import NDArray
 from products import TRANS
 from stored import make
@@ -234,24 +233,15 @@ class TestCaptured:
 
 
 def test_threads_take_turns_with_the_handle(device: VendorHost) -> None:
-    own, wrong = library(), list[object]()
+    own = library()
 
     def work(seed: int) -> None:
-        try:
-            for turn in range(40):
-                m, n, k = 8 + (seed + turn) % 3, 8 + turn % 2, 9
-                a, b = whole(m, k, seed=seed), whole(k, n, seed=turn)
-                if not np.array_equal(own.matmul(a, b, alpha=float(1 + seed)), (1 + seed) * (a @ b)):
-                    wrong.append((seed, turn))
-        except Exception as error:
-            wrong.append(error)
+        for turn in range(40):
+            m, n, k = 8 + (seed + turn) % 3, 8 + turn % 2, 9
+            a, b = whole(m, k, seed=seed), whole(k, n, seed=turn)
+            assert np.array_equal(own.matmul(a, b, alpha=float(1 + seed)), (1 + seed) * (a @ b))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    in_threads(work, range(4))
     assert len(device.library.products) == 160
 
 
@@ -411,27 +401,18 @@ class TestCupy(Products):
             assert all(np.array_equal(self.back(out), expected) for out in outs)
 
     def test_threads_with_streams_of_their_own(self) -> None:
-        cupy, wrong = cupy_or_skip(), list[object]()
+        cupy = cupy_or_skip()
 
         def work(seed: int) -> None:
-            try:
-                with cupy.cuda.Stream(non_blocking=True) as stream:
-                    for turn in range(50):
-                        m, n, k = 64 + 16 * ((seed + turn) % 3), 96, 2048 + 64 * (turn % 2)
-                        a, b = whole(m, k, seed=seed), whole(k, n, seed=turn)
-                        got = self.product(self.put(a), self.put(b))
-                        stream.synchronize()
-                        if not np.array_equal(self.back(got), a @ b):
-                            wrong.append((seed, turn))
-            except Exception as error:
-                wrong.append(error)
+            with cupy.cuda.Stream(non_blocking=True) as stream:
+                for turn in range(50):
+                    m, n, k = 64 + 16 * ((seed + turn) % 3), 96, 2048 + 64 * (turn % 2)
+                    a, b = whole(m, k, seed=seed), whole(k, n, seed=turn)
+                    got = self.product(self.put(a), self.put(b))
+                    stream.synchronize()
+                    assert np.array_equal(self.back(got), a @ b)
 
-        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert wrong == []
+        in_threads(work, range(4))
 
     def test_a_call_takes_no_longer_than_cupys_own(self) -> None:
         """The processor's time until a call returns is compared; the device has little to do."""

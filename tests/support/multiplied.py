@@ -1,6 +1,8 @@
 """Tests of products for arrays of any library on any device."""
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -8,11 +10,18 @@ import tilewright
 from numpy.typing import NDArray
 
 DTYPES = ("float32", "float64")
+T = TypeVar("T")
 
 
 def whole(rows: int, cols: int, dtype: str = "float32", seed: int = 0) -> NDArray[Any]:
     """Whole numbers from -8 to 8: all sums are exact, so that results must be equal to the last bit."""
     return np.random.default_rng((seed, rows, cols)).integers(-8, 9, (rows, cols)).astype(dtype)
+
+
+def in_threads(work: Callable[[T], None], items: Sequence[T]) -> None:
+    """Call a function for each item in a thread of its own, all at once. Raises its first exception."""
+    with ThreadPoolExecutor(len(items)) as pool:
+        list(pool.map(work, items))
 
 
 class Products:
