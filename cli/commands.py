@@ -255,7 +255,7 @@ on_workers = _all(
 @spaces
 @_option(
     "N", "--keep", type=number(int, 1, 64), default=5,
-    help="Number of contenders in the final duel, N; up to N - 1 more join if they are within 2% of the fastest.",
+    help="Let the N best variants meet in the final duel, and up to N - 1 more that are within 2% of the fastest.",
 )  # fmt: skip
 @_flag("--replace", help="Keep the winner even where the stored record is faster.")
 @click.option(

@@ -84,7 +84,7 @@ def test_commands_in_the_documents_are_valid(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [each for each in DOCUMENTS if each.name != "adding-a-family.md"], ids=name)
 def test_files_of_the_project_exist(path: Path) -> None:
-    """A path of the project in a page leads to a file or folder."""
+    """A path of the project leads to a file or folder; the page on families names files that a reader adds."""
     paths = PATH.findall(path.read_text())
     assert [each for each in paths if not (ROOT / each).exists()] == []
 

@@ -102,7 +102,7 @@ def page_prose(text: str) -> Iterator[Text]:
 
 
 def sentences(text: str) -> list[str]:
-    plain = re.sub(r"^\s*\*\*[^*]+[.:]\*\*", "", text)  # a heading at the begin of a paragraph
+    plain = re.sub(r"^\s*\*\*[^*]+[.:]\*\*", "", text)  # a heading at the beginning of a paragraph
     plain = " ".join(plain.replace("**", "").split())
     return [each for each in SENTENCE.split(plain) if OFFENDING.match(each) and not each.startswith(EXCEPTIONS)]
 

@@ -135,7 +135,7 @@ def test_a_config_by_name_with_its_self_test(run: Run, tmp_path: Path) -> None:
     config = "tiled:8"
     options = ("--arch", "sm_80", "--dtype", "double", "--name", "my_gemm", "--main", "-o", str(tmp_path))
     ran = run("emit", "--config", config, *options)
-    assert (ran.status, ran.err) == (0, "")  # no note on the records that choose
+    assert (ran.status, ran.err) == (0, "")  # no note on whose records choose
     assert "8x8x8 double nn for sm_80: tiled:8 (as given)" in ran.out
     names = ["my_gemm.cu", "my_gemm.h", "my_gemm_main.cu"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names

@@ -198,7 +198,7 @@ class TestTooLittleTime:
         assert "no config serves 63x63x63 float nn on host; required: TMA" in ran.err
         assert "1 of 2 shapes" in ran.out
 
-    def test_nothing_was_measured_in_time(self, run: Run) -> None:
+    def test_a_time_too_short_for_one_variant_is_named(self, run: Run) -> None:
         ran = run("tune", "--shape", "700", "--device", "host", "--seconds", "0.1")
         assert (ran.status, ran.err.count("\n")) == (1, 1)
         assert "0.1 s were too few to measure one variant of 700x700x700 float nn on host" in ran.err

@@ -179,7 +179,7 @@ def test_completion_tries_no_file_that_the_line_names(monkeypatch: pytest.Monkey
 
 @pytest.mark.fast
 def test_scripts_allow_commas_in_values_and_add_no_blank() -> None:
-    """The scripts are click's with one change, which another version of click might not allow."""
+    """The scripts are click's with parts replaced, which another version of click may lack."""
     for shell, change in (("zsh", "compadd -U -V unsorted -S '' -a parts"), ("fish", "string split --max 1")):
         kind = get_completion_class(shell)
         assert kind is not None

@@ -42,7 +42,7 @@ PLACES = ["", "~nobody-of-this-name/x", "folder", "x" * 240, "file/x", "/proc/no
 
 @pytest.fixture
 def warned() -> Iterator[None]:
-    """Prints warnings as a user sees them; pytest turns them into errors."""
+    """Prints warnings as a user sees them, where pytest would turn them into errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         yield

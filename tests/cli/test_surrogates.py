@@ -25,7 +25,7 @@ SHAPE = ("--shape", PROBLEM.shape)
 
 
 def marked(value: Any) -> Any:
-    """A JSON value with half a pair behind every text that may be of any words."""
+    """A JSON value with half a pair behind each text, but for texts that have to be one of a few words."""
     if isinstance(value, dict):
         fixed = "dtype", "trans", "status", "accuracy", "arch", "used"
         return {key: each if key in fixed else marked(each) for key, each in value.items()}

@@ -1,4 +1,4 @@
-"""Messages between a client and its workers are read as strictly as records of the store, and records are sent."""
+"""Messages between a client and its workers, read as strictly as records, and the files that workers are sent."""
 
 import contextlib
 import json
@@ -226,7 +226,7 @@ def test_a_result_that_was_outdone_on_its_worker_is_not_kept(store: Store) -> No
 
 
 class Noted(ClusterProgress):
-    """Progress that collects notes, trials and begins."""
+    """Progress that collects notes, variants of trials, and the numbers of trials with which searches begin."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []

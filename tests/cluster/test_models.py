@@ -1,4 +1,4 @@
-"""Workers get problems only if they have this version, and a device of the model that the user names."""
+"""Workers get problems only if they have this version, and a device of the chosen model."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -160,7 +160,7 @@ def test_ctrl_c_ends_the_searches_with_their_duels(tmp_path: Path) -> None:
 
 
 def certificates(folder: Path, name: str) -> tuple[str, ...]:
-    """Options that name a new authority, and a certificate and a key of it for both sides."""
+    """Options that name a new authority, a certificate by it that serves both sides, and the certificate's key."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -126,8 +126,8 @@ ROUTES = r"""
            routes_workspace_size(8, 6, 4), routes_workspace_size_batched(8, 6, 4, 9));
     return 0;
 """
-"""Calls of batches of small matrices that print the kernel that is launched and its grid. Batches have no gaps; gaps,
-steps of 0 and padded rows; misaligned addresses; one product or no A and B; another k; addresses in arrays."""
+"""Calls of batches of small matrices that print the launched kernel and its grid: without gaps; with gaps, steps of 0
+and padded rows; at misaligned addresses; of one product or without A and B; of another k; at addresses in arrays."""
 
 
 MANY = r"""

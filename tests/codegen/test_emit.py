@@ -598,7 +598,7 @@ def preprocessed(compiler: str, *arguments: str, text: str) -> str:
 
 
 def macros(compiler: str, *arguments: str, text: str) -> list[str]:
-    """Names of the macros that a text defines and those of the headers that it includes."""
+    """Names of all macros that a text and the headers that it includes define."""
     return re.findall(r"#define (\w+)", preprocessed(compiler, *arguments, "-dM", "-E", text=text))
 
 

@@ -60,7 +60,7 @@ ROWS = (
     ("simt:32x32x16,thread=4,interleave=4,load=registers,stages=2", "1024x768x512", "float tn", ""),
     # A slice has 2 steps of k of its own to copy.
     ("simt:32x32x16,thread=4,slices=8,slice_barriers", "1024x768x512", "float tn", "exact 2x2x2"),
-    ("simt:128x128x8,min_ctas=3", "1024x768x512", "float nn", ""),  # 64 accumulators do not fit 80 registers
+    ("simt:128x128x8,min_ctas=3", "1024x768x512", "float nn", ""),  # with 64 accumulators 80 registers are too few
     (TMA, "1020x764x516", "float nn", "bounds 4x4x4"),
     (TMA, "1020x766x516", "float nn", ""),  # rows of B are not aligned to 16 bytes
     (TMA, "1020x764x516", "float nn unaligned", "bounds 1x1x1"),
@@ -158,7 +158,7 @@ def sample(family: type[Config]) -> list[tuple[Config, Problem]]:
 
 
 def is_allowed(config: Config, problem: Problem, fit: Fit, aligned: bool) -> bool:
-    """Whether the kernel uses vectors of these widths, and they lie aligned."""
+    """Whether each operand is moved by single elements, or by vectors that the kernel can have and that lie aligned."""
     m, n, k = problem.m, problem.n, problem.k
     rows = (m if problem.trans_a else k, k if problem.trans_b else n, n)
     large = "a" if config.typed.get("short") == "n" else "b"

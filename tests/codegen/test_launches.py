@@ -36,7 +36,7 @@ LEAST_SHAPES = 6
 def shapes(problem: Problem, config: Config, number: int) -> Iterator[tuple[Problem, Config]]:
     """The shape of a record, a larger one with the same instance, and others with guarded edges: odd, tiny, with more
     tiles than a workspace has counters, with k = 0, and two that are long and narrow. One of these has as many tiles
-    as the largest number of CTAs that is limited by shared memory, the other as stream-K has CTAs.
+    as the largest grid that a launch spreads evenly over the SMs, the other as stream-K has CTAs.
 
     `number` varies the shapes, because a bundle has one kernel for each shape.
     """

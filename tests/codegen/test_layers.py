@@ -73,8 +73,8 @@ FAMILIES_MAY_BE_NAMED = (
 )  # fmt: skip
 GROUPS = {"tile", "pipeline", "split", "epilogue", "launch"}
 SHARED = {"edge", "mode", "parts", "reduce", "small"}
-"""Parameters of all families, for edges and for ways to share out work, and the family `small`, whose name a suite has
-too."""
+"""Parameters of several families, for edges and for ways to share out work, and the family `small`, whose name a suite
+has too."""
 
 
 def family_words(path: Path) -> set[str]:

@@ -27,7 +27,7 @@ def test_one_number_is_a_cube() -> None:
 
 
 @pytest.mark.parametrize("shape", [None, 8, 8.0, b"8", {8: 9}, np.ones(3)])
-def test_a_value_of_another_type_is_no_shape_but_a_type_error(shape: Any) -> None:
+def test_a_shape_of_a_wrong_type_is_a_type_error(shape: Any) -> None:
     with pytest.raises(ArgumentTypeError, match=re.escape("shape must be 'MxNxK', (m, n, k) or a Problem, got")):
         Problem.parse(shape)
 

@@ -122,8 +122,8 @@ def test_two_bundles_of_one_name_in_two_shared_objects_keep_apart(tmp_path: Path
         (folder / "who.cu").write_text(
             '#include "gemm.h"\n'
             f'extern "C" const char* kernel_of_{trans}()\n'
-            "{\n    static gemm_description kernel;\n    gemm_describe(64, 48, 32, &kernel);\n"
-            "    return kernel.kernel;\n}\n"
+            "{\n    static gemm_description description;\n    gemm_describe(64, 48, 32, &description);\n"
+            "    return description.kernel;\n}\n"
         )
         sources = sorted(folder.glob("*.cu"))
         library = tmp_path / f"lib{trans}.so"

@@ -81,7 +81,7 @@ class Classic:
     unfaulted_trans = "nn", "tn", "nt"
     unfaulted_widths = (False,)
     fault_parts = 1
-    cpu_limit_s = 2.0  # other kernels take a twentieth of a second
+    cpu_limit_s = 2.0  # kernels that end take a twentieth of a second
 
     def sizes(self, tile: Shape, turn: int) -> list[Shape]:
         """Sizes around those of a tile, and 0."""

@@ -139,7 +139,7 @@ FAULTS = (
     Fault("accumulators exchanged for another lane", "+ at % kWarpN;", "+ (at ^ 2) % kWarpN;", SHARED),
     Fault("accumulators put down in one row",
           "band_place(first + e, lane_m(lane))", "band_place(first + e, 0)", SHARED),
-    Fault("accumulators of the last tile not reset", "        Elem acc[kAcc] = {};",
+    Fault("accumulators of the previous tile not reset", "        Elem acc[kAcc] = {};",
           "        static thread_local Elem acc[kAcc];", PERSISTENT),
     Fault("operands of the first tile again", "tile_of(copied", "tile_of(blockIdx.x", PERSISTENT),
     Fault("k not begun anew", "k_left = work.depth;", "k_left = 1;", PERSISTENT),

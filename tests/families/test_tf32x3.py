@@ -84,7 +84,7 @@ FAULTS = (
           SPLIT, wide=True),
     Fault("beyond A where terms cannot hold it", "Index(m - 1)", "Index(m + 60)", DOUBLE),
     Fault("slices overlap", "kSliceThreads * (kBlockK / kSlices)", "kSliceThreads * 0", SPLIT, wide=True),
-    Fault("accumulators of the last tile not reset", "        Elem acc[kAcc] = {};",
+    Fault("accumulators of the previous tile not reset", "        Elem acc[kAcc] = {};",
           "        static thread_local Elem acc[kAcc];", PERSISTENT),
     Fault("next tile of C left out", "each_tile += gridDim.x", "each_tile += 2 * gridDim.x", PERSISTENT),
 )  # fmt: skip

@@ -309,7 +309,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Observed(Product):
-    """A product that returns its calls of the driver and of the array library, with numbers for its own addresses."""
+    """A product that returns its calls of driver and array library, with numbers in place of its own addresses."""
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         error: Any = None
@@ -716,7 +716,7 @@ def test_the_vendors_library_is_a_usual_call_too(fake: FakeDriver, language: str
     assert (call is plan) == (language == "Python")
     rng = np.random.default_rng(3)
     longer, b = (rng.integers(-8, 9, shape).astype("f4") for shape in ((121, 64), (64, 96)))
-    a = longer[:120]  # the last row is for an A that begins 64 bytes later, as C may lie right behind
+    a = longer[:120]  # the row left out is for an A that begins 64 bytes later, as C may lie right behind
     c = np.full((120, 96), np.nan, "f4")
     arrays = [FakeArray(each.ctypes.data) for each in (a, b, c)]
     assert call(*arrays, 1.0, 0.0) is arrays[2]

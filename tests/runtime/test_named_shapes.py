@@ -39,7 +39,7 @@ class ReachedError(Exception):
 
 @pytest.fixture
 def problem_of(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[..., Problem]]:
-    """For each function, one that returns the problem which its arguments name; nothing is compiled or measured."""
+    """By the name of a function, a call that returns the problem of its arguments; nothing is compiled or measured."""
 
     def reached(problem: Problem, *_: object) -> None:
         raise ReachedError(problem)

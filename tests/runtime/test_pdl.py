@@ -47,7 +47,7 @@ def test_the_structures_are_those_of_cuda_h() -> None:
 
 
 def _offset(reference: Any) -> int:
-    """The offset that byref() got beside the object. The address is a multiple of 64, as the driver requires."""
+    """The offset that byref() got as its second argument. The address must be a multiple of 64, as for the driver."""
     start = ctypes.cast(reference, ctypes.c_void_p).value
     assert start is not None
     assert start % 64 == 0
@@ -140,7 +140,7 @@ class FakeDevice:
         pass
 
     def stopwatch(self, work_us: float) -> Callable[[], float]:
-        """Time a run on a device that works for `work_us`, once all work is queued that was not when the hold ended."""
+        """A function that times a run. The device works for `work_us`, and waits for the processor after its hold."""
 
         def between(start: object, end: object) -> float:
             return work_us + max(0.0, self.queueing_us[min(self.runs, len(self.queueing_us)) - 1] - self.held_us[-1])

@@ -355,7 +355,7 @@ assert np.array_equal(more[0](a, b), product)
 
 
 def test_kernels_share_address_space_and_keep_no_descriptors() -> None:
-    """80 kernels with cp.async fit into 600 MB and 16 descriptors beyond those of the first one."""
+    """80 more kernels with cp.async fit into 600 MB and 16 descriptors beyond those that the process has."""
     output_of(LIMITS)
 
 

@@ -94,7 +94,7 @@ class TestShapes:
             assert np.array_equal(wide[..., :1], beside[..., :1])
             assert np.array_equal(wide[..., 7:], beside[..., 7:])
 
-    def test_transposed_and_cut_out_operands(self) -> None:
+    def test_transposed_and_cut_out_operands_need_no_copy(self) -> None:
         large, other = whole(5, 9, 8), whole(5, 6, 7, seed=1)
         a, b = large[::2, 1:5, 2:8].swapaxes(-1, -2), other[1:4, 1:5, :3]
         assert np.array_equal(tilewright.matmul(a, b, **HERE), a @ b)
@@ -228,7 +228,7 @@ numpys = np.matmul
 
 
 def multiply(a: Any, b: Any, **options: Any) -> Any:
-    """The product by our kernels, or by NumPy where elements are booleans, which its tests need."""
+    """The product by our kernels, or by NumPy for the booleans that NumPy's tests have."""
     return (numpys if a.dtype == bool else ours)(a, b, **options)
 
 

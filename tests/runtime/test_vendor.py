@@ -1,4 +1,4 @@
-"""Products of the vendor's library follow the same rules as ours: stand-ins for it and, marked gpu, the real one."""
+"""Products of the vendor's library keep the rules of ours, with a stand-in for it and, marked gpu, the real one."""
 
 import gc
 import importlib.util

@@ -31,7 +31,7 @@ WHOLE = "simt:64x128x16,lanes_m=4"
 
 
 def ranker(asks: str, above: float, less: int) -> Ranker:
-    """A ranker that expects `less` time of kernels whose feature `asks` is above a border."""
+    """A ranker by which kernels take less time, by `less`, where their feature `asks` is above the border `above`."""
     kernels, trees = (*SPLIT, WHOLE), {"ranking": (0, above, 1000, 1000 - less), "level": (1, 0.0, 0, 0)}
     arrays = {"kernels": kernels, "decompositions": ["whole split_k=2"] * len(kernels)}
     arrays |= {"corrections": [0.0] * len(kernels), "devices": [H200.key], "regrets": [1.25], "features": [asks, "m"]}

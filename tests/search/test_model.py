@@ -66,7 +66,7 @@ def test_ctas_of_little_work_wait_for_their_tiles() -> None:
     times = [us(problem, small.changed(block_k=k, stages=stages), H200) for k, stages in depths]
     assert times == sorted(times, reverse=True)
     assert times[0] > 4 * times[-1]
-    # A tile of 128 x 128 takes longer than that.
+    # Multiplying a tile of 128 x 128 takes longer than loading the next.
     few, many = (us(Problem.parse("4096"), parse(SIMT).changed(stages=each), H200) for each in (3, 5))
     assert few < 1.02 * many
 

@@ -192,7 +192,7 @@ def _is_whole(file: Path) -> bool:
 
 
 def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    """Wait until the condition holds, and fail after so many seconds."""
+    """Wait until the condition holds. Fails where this takes more than `seconds`."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "the condition never held"

@@ -314,7 +314,7 @@ class KernelConformance(ProductConformance):
     unfaulted_trans: Sequence[str] = ("nn", "tt")
     unfaulted_widths: Sequence[bool] = (False, True)
     """The instances that are checked without a fault: without and with vectors. A kernel with a workspace is checked
-    with vectors alone, as memory for the others, the workspace included, is aligned to one element."""
+    only with vectors, because the other checks align all memory, the workspace too, to one element."""
     fault_parts = 2
     """Number of tests among which the faults are dealt out; all but the first are slow."""
     slow_faults = False

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,8 +21,14 @@ def whole(rows: int, cols: int, dtype: str = "float32", seed: int = 0) -> NDArra
 
 def in_threads(work: Callable[[T], None], items: Sequence[T]) -> None:
     """Call a function for each item in a thread of its own, all at once. Raises its first exception."""
+    start = Barrier(len(items))
+
+    def started(item: T) -> None:
+        start.wait()  # otherwise a thread that is done would take the item of another
+        work(item)
+
     with ThreadPoolExecutor(len(items)) as pool:
-        list(pool.map(work, items))
+        list(pool.map(started, items))
 
 
 class Products:

@@ -103,7 +103,7 @@ def assert_as_predicted(rows: Sequence[Row]) -> None:
 
 
 def assert_facts_as_predicted(rows: Sequence[Row], facts: Sequence[MachineCode]) -> None:
-    """Do the same for instances that are compiled already."""
+    """Fail as `assert_as_predicted` does, for instances that are compiled already."""
     wrong = []
     for (text, target), machine in zip(rows, facts, strict=True):
         problem, fit = instance_of(text)

@@ -133,7 +133,7 @@ def instances(config: Config, dtype: str, trans: str) -> list[str]:
 
 
 def one_each(rows: Sequence[tuple[Any, ...]]) -> list[tuple[str, ...]]:
-    """The rows with the text of an instance in place of config, type and transposes; configs of two take turns."""
+    """The rows, with the text of an instance in place of config, type and transposes: the first or second in turn."""
     result = []
     for number, (config, dtype, trans, *more) in enumerate(rows):
         texts = instances(parse(config), dtype, trans)
@@ -159,7 +159,7 @@ def most_spilled_bytes(fit: Fit, target: str, dtype: DType, nvrtc: tuple[int, ..
         # Tiles of many short rows have 128 registers, or take all registers. They spill a few words in the main loop.
         return 96 if config.tile.block_short >= 16 else 16 if registers_held_to(config) == 128 else 0
     if config.family == "wgmma":
-        # One pair of words, where k is not innermost in B and no terms can hold its elements.
+        # One pair of words, where k is not innermost in B, no terms can hold its elements and all registers are taken.
         return 8
     full = config.registers(fit, dtype) == registers_held_to(config)
     if config.family == "tf32x3":

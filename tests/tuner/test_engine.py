@@ -230,8 +230,8 @@ def slowed(side: Side) -> Side:
     [("naive:1x8,unroll=1", True), ("simt:96x16x8", False)],
 )
 def test_a_stored_config_meets_its_successor(text: str, listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stored config is in the duel though it is as slow as `naive` with CTAs of eight threads, or though no space
-    lists it, such as one for the processor with a size that is no power of two."""
+    """A stored config is in the duel though it is slow, such as `naive` with CTAs of eight threads, and though no space
+    lists it, such as `simt` with a block of 96 rows on the processor."""
     first = tune(PROBLEM, device="host", trials=4, seconds=40, isolation=False)
     slow = variant(text)
     forecast = Forecast(PROBLEM, choose("host"))

@@ -147,7 +147,7 @@ def test_the_winner_of_the_duel_is_kept_beside_the_library_and_without_it(
 ) -> None:
     monkeypatch.setattr(ratios, "NOISY", math.inf)
     monkeypatch.setattr(first_use, "TRIALS", 2)
-    device, looked_up, duels = HostDevice(), LookupResult(FAST, "predicted"), list[Duel]()
+    device, lookup, duels = HostDevice(), LookupResult(FAST, "predicted"), list[Duel]()
     original = Bench.duel
 
     def noted(self: Bench, *arguments: Any) -> Duel:
@@ -162,7 +162,7 @@ def test_the_winner_of_the_duel_is_kept_beside_the_library_and_without_it(
         if not present:
             monkeypatch.setattr(HostDevice, "vendor", missing)
         problem = Problem(40, 24, 56 + number)
-        record = measured(device, problem, Store(), looked_up, 60.0).record
+        record = measured(device, problem, Store(), lookup, 60.0).record
         assert record is not None
         assert Store().best(device.info.key, problem) == record
         assert (None in {side.config for side in duels[-1]}) is present
@@ -177,7 +177,7 @@ def test_variants_that_do_not_work_are_passed_over(
 ) -> None:
     device, store = HostDevice(), Store(tmp_path)
     store.keep(make(10.0, Problem(40, 24, 64), SLOW, device.info.key))
-    looked_up, original = LookupResult(FAST, "predicted"), Bench.try_variant
+    lookup, original = LookupResult(FAST, "predicted"), Bench.try_variant
     working = {SLOW}
 
     def broken(self: Bench, config: Any, stop_above_us: float) -> Tried:
@@ -185,12 +185,12 @@ def test_variants_that_do_not_work_are_passed_over(
         return replace(outcome, record=replace(outcome.record, config=config))
 
     monkeypatch.setattr(Bench, "try_variant", broken)
-    assert measured(device, PROBLEM, store, looked_up, 60.0).config == SLOW
+    assert measured(device, PROBLEM, store, lookup, 60.0).config == SLOW
     record = store.best(device.info.key, PROBLEM)
     assert record is not None
     assert (record.config, len(tried)) == (SLOW, FEW)
     working.clear()
-    assert measured(device, Problem(40, 24, 57), store, looked_up, 60.0) is looked_up  # nothing works
+    assert measured(device, Problem(40, 24, 57), store, lookup, 60.0) is lookup  # nothing works
     assert store.best(device.info.key, Problem(40, 24, 57)) is None
     assert len(tried) == 2 * FEW
 

@@ -45,16 +45,16 @@ def on_gpu(device: HostDevice) -> Kernel:
     return kernel
 
 
-def own(kernel: Kernel, looked_up: LookupResult = PREDICTED) -> OwnKernel:
+def own(kernel: Kernel, lookup: LookupResult = PREDICTED) -> OwnKernel:
     """The kernel of a call that a look-up chose."""
-    chosen = OwnKernel(kernel.device, kernel.problem, looked_up, lambda looked_up: looked_up)
+    chosen = OwnKernel(kernel.device, kernel.problem, lookup, lambda lookup: lookup)
     chosen.compiled = kernel
     return chosen
 
 
 def test_a_record_without_a_ratio_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its duel was too noisy, so that both are timed as for a shape that was not tuned."""
-    monkeypatch.setattr(fallback, "by_timing", lambda *arguments: VendorFallback(9.0, None, "a test"))
+    monkeypatch.setattr(fallback, "by_timing", lambda kernel, lookup, operands: VendorFallback(9.0, None, "a test"))
     handover = faster(own(on_gpu(HostDevice()), recorded(None)))
     assert handover is not None
     assert handover.why == "a test"
@@ -201,7 +201,7 @@ def test_nothing_is_handed_over_where_nothing_can_be_timed(monkeypatch: pytest.M
     kernel = on_gpu(device)
 
     def fails(error: Exception) -> Callable[..., None]:
-        def timed(kernel: Kernel, looked_up: LookupResult, timed_operands: Operands) -> None:
+        def timed(kernel: Kernel, lookup: LookupResult, timed_operands: Operands) -> None:
             calls.append(timed_operands)
             raise error
 

@@ -9,6 +9,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ from tilewright.tuner.search.neighbours import neighbours
 from tilewright.tuner.search.outcomes import ExhaustedError, Outcomes
 from tilewright.tuner.search.sampler import Listed, LocalSampler, Parameters, RandomSampler
 from tilewright.tuner.search.study import Search, local_search
-from tilewright.tuner.settings import Budget
+from tilewright.tuner.settings import EFFORTS, Budget
 from tilewright.tuner.tune import tune
 
 WIDE, EVEN = Problem.parse("1000x520x3000"), Problem.parse("700x900x800")
@@ -83,7 +84,7 @@ def _error(problem: Problem, parameter: tuple[str, Any]) -> float:
 
 
 def least(search: Search[Config], truth: Truth, trials: int) -> float:
-    """The least microseconds in so many trials of a search."""
+    """The least microseconds of the first `trials` trials of a search."""
     times_us = []
     for _ in range(trials):
         config = search.ask()
@@ -229,8 +230,8 @@ def test_it_ends_once_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("problem", [WIDE, pytest.param(EVEN, marks=pytest.mark.slow)], ids=str)
 def test_a_user_s_study_is_near_the_best_sooner_than_by_chance(problem: Problem) -> None:
-    """After 60 trials its best is faster than any of the thousand configs that spaces list, and than the best of 60
-    random ones."""
+    """After 30 trials its best is within 3% of the best of the thousand configs that spaces list. After 60 it is faster
+    than all of them, and 2% faster than the best of 60 random ones."""
     truth, listed = Truth(problem), searched(problem, H200)
     best = min(truth.us(listed))
     sampler = LocalSampler(truth.forecast, likely(problem), 0)
@@ -469,28 +470,37 @@ def explored(folder: Path, budget: Budget, sampler: str | None = None, seed: int
     run, evaluator = Run(plan, budget, Progress()), FakeEvaluator(Truth(EVEN))
     untyped: Any = evaluator
     try:
-        stopped = run.explore(untyped, time.monotonic() + 60, 60.0)
+        stopped = run.explore(untyped, time.monotonic() + 200, 60.0)
     finally:
         plan.search.close()
     return run, evaluator, stopped
 
 
-@pytest.mark.parametrize(("gain", "most"), [(0.01, 8), pytest.param(1e-4, LEAST_OUTCOMES, marks=pytest.mark.slow)])
-def test_a_search_ends_where_little_is_to_be_gained_and_soon_where_it_resumes_enough(
-    tmp_path: Path, gain: float, most: int
+@pytest.mark.parametrize(
+    ("budget", "most"),
+    [
+        pytest.param(Budget(1000, 60.0, EFFORTS["quick"].gain), 8, id="quick"),
+        pytest.param(Budget(1000, 60.0, EFFORTS["normal"].gain), 8, id="normal", marks=pytest.mark.slow),
+        pytest.param(replace(EFFORTS["full"], trials=1000), 8, id="full", marks=pytest.mark.slow),
+        # The estimate varies by some 1e-4, as the sampler's thread learns outcomes sooner or later.
+        pytest.param(Budget(1000, 60.0, 1e-4), LEAST_OUTCOMES, id="less than its noise", marks=pytest.mark.slow),
+    ],
+)
+def test_a_search_ends_where_little_is_to_be_gained_and_at_once_where_it_resumes_enough(
+    tmp_path: Path, budget: Budget, most: int
 ) -> None:
-    # The sampler's thread gets outcomes sooner or later, so that its estimate varies by about 1e-4.
-    run, evaluator, stopped = explored(tmp_path, Budget(1000, 60.0, gain))
+    fewest = max(LEAST_OUTCOMES, budget.least)
+    run, evaluator, stopped = explored(tmp_path, budget)
     assert stopped == "gain"
     assert run.plan.search.expected_gain is not None
-    assert 0 <= run.plan.search.expected_gain < gain
+    assert 0 <= run.plan.search.expected_gain < budget.gain
     assert len(set(evaluator.tried)) == len(evaluator.tried)
-    assert LEAST_OUTCOMES <= len(evaluator.tried) < 400
+    assert fewest <= len(evaluator.tried) < fewest + 320
     assert run.best_us < 1.02 * min(Truth(EVEN).us(searched(EVEN, H200)))
-    run, evaluator, stopped = explored(tmp_path, Budget(1000, 60.0, gain))
+    run, evaluator, stopped = explored(tmp_path, budget)
     assert stopped == "gain"
     assert len(evaluator.tried) <= most
-    assert run.resumed >= LEAST_OUTCOMES
+    assert run.resumed >= fewest
 
 
 class Foreseen(InOrder):

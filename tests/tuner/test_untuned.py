@@ -305,7 +305,7 @@ def test_two_processes_fill_one_file(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "1/0", "a/b", "-1/2"])
-def test_a_share_names_its_number_and_their_count(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_share_that_is_no_part_of_a_count_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ArgumentTypeError, match="write I/N"):
         script("dataset", monkeypatch).share_of(text)
 

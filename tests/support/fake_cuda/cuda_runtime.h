@@ -1,6 +1,6 @@
-// A CUDA runtime for emitted files on a machine without a GPU. Kernels run on the processor when they are launched, and
-// graphs are lists of work. A call that is not allowed while a stream is captured is an error. There are two devices.
-// Allocated memory is filled with NaN. `fake::calls` counts calls by name.
+// A CUDA runtime for emitted files on a machine without a GPU. Kernels run on the processor when they are launched, so
+// that streams are in order, and graphs are lists of work. A call that is not allowed while a stream is captured is an
+// error. There are two devices. Allocated memory is filled with NaN. `fake::calls` counts calls by name.
 #pragma once
 
 #include <cuda_runtime_api.h>
