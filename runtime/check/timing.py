@@ -28,6 +28,8 @@ GRAPH_BELOW_US = 500.0
 """Microseconds of a product below which contenders are compared from a graph. The limit is higher than for a variant
 that is timed alone, so that the launch of a batch is in the times of all contenders or of none."""
 
+ALIGNED_BYTES = 256
+"""Bytes to a multiple of which an allocation of the device is aligned."""
 _STAYS_WARM_S = 2.0
 """Seconds of idling after which a device is warmed up again. An H200 keeps its clocks for longer."""
 _ROW_US = 20_000.0
@@ -97,6 +99,11 @@ class Timed:
     """Microseconds of one product launched by itself."""
 
 
+def aligned_bytes(nbytes: int) -> int:
+    """Bytes from the first of several matrices in one allocation to the next: each is aligned as an allocation is."""
+    return -(-nbytes // ALIGNED_BYTES) * ALIGNED_BYTES
+
+
 def _on_one_thread(method: M) -> M:
     """Wrap a method of `Timer` so that NumPy multiplies on one thread where the device is the processor, as kernels run
     on one core."""
@@ -136,9 +143,9 @@ class Timer:
         )
         stacks = []
         for (matrix_rows, cols), trans in shapes:
-            rows = matrix_rows * problem.batch  # the matrices of a batch follow each other
-            stack, _ = place(self.device, problem, (sets * rows, cols), False, rng)
-            step = rows * cols * problem.dtype.size_bytes
+            rows, size = matrix_rows * problem.batch, problem.dtype.size_bytes  # matrices of a batch follow each other
+            step = aligned_bytes(rows * cols * size)
+            stack, _ = place(self.device, problem, (1, sets * step // size), False, rng)
             stacks.append(
                 [Operand(stack.pointer + i * step, rows, cols, max(1, cols), trans, stack.owner) for i in range(sets)]
             )

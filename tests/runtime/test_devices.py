@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import products
@@ -13,7 +14,7 @@ from tilewright.codegen.errors import DeviceError
 from tilewright.codegen.leaf import Edge
 from tilewright.codegen.legality import fitted
 from tilewright.codegen.problem import DType, Problem
-from tilewright.runtime.check.timing import Timer, TimingPlan, added_us
+from tilewright.runtime.check.timing import ALIGNED_BYTES, Timer, TimingPlan, added_us
 from tilewright.runtime.check.verify import Verifier
 from tilewright.runtime.device.detect import choose, open_device
 from tilewright.runtime.device.host import HostDevice
@@ -175,6 +176,21 @@ def test_a_variant_is_dropped_when_its_fastest_sample_is_too_slow(elapsed_us: tu
     plan = TimingPlan(0.0, 0.0, 200.0, seconds=60.0, least=3, most=5, rotate_l2=0.0, max_sets=1)
     timer = Timer(Scripted(*elapsed_us), Problem(4, 4, 4), plan=plan)
     assert len(timer.measure(lambda *operands: None, stop_above_us=500.0).samples_us) == samples
+
+
+@pytest.mark.parametrize("problem", [Problem(3, 3, 3, batch=5), Problem(35, 7, 9), Problem(0, 3, 4, batch=2)], ids=str)
+def test_every_set_of_inputs_is_aligned_as_the_first(problem: Problem) -> None:
+    """Else a kernel of small matrices, whose runs have no padding, would be timed with its instance for any address."""
+    plan = TimingPlan(0.0, 0.0, 200.0, seconds=0.0, least=1, most=1, rotate_l2=2.5, max_sets=4)
+    seen: list[tuple[Operand, ...]] = []
+    timer = Timer(HostDevice(), problem, plan=plan)
+    timer.sample_us(timer.ready(lambda *operands: seen.append(operands[:3])))
+    assert timer.sets == 4
+    sets = seen[: timer.sets]
+    for one, other in pairwise(sets):
+        for here, there in zip(one, other):
+            assert (there.pointer - here.pointer) % ALIGNED_BYTES == 0
+            assert there.pointer - here.pointer >= here.rows * here.ld * 4
 
 
 @pytest.mark.parametrize("text", ["naive:8x32", "tiled:16"])

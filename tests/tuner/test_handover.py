@@ -4,6 +4,7 @@ import ctypes
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from stored import make
 from tilewright.codegen.errors import DeviceError, LaunchError
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.check.timing import Timer
+from tilewright.runtime.check.timing import ALIGNED_BYTES, Timer, aligned_bytes
 from tilewright.runtime.device.host import HostDevice
 from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.product.arguments import operand_of
@@ -145,6 +146,9 @@ def test_operands_that_a_cache_would_hold_are_copied_and_rotated_over(monkeypatc
             nbytes = original.rows * original.ld * 4
             assert ctypes.string_at(copy.pointer, nbytes) == ctypes.string_at(original.pointer, nbytes)
         assert (c.rows, c.cols, c.ld) == (30, 50, 50)
+    assert 30 * 50 * 4 % ALIGNED_BYTES, "sets without gaps would not be aligned"
+    for one, other in pairwise(sets[1:]):
+        assert all((there.pointer - here.pointer) % ALIGNED_BYTES == 0 for here, there in zip(one, other))
     assert len(timed_with_cache(52 * PROBLEM.bytes)) == 1  # 130 sets, and a cache may well hold them
     for limit, count in ((7 * PROBLEM.bytes, 8), (7 * PROBLEM.bytes - 1, 1)):  # views may have much between their rows
         with monkeypatch.context() as limited:
@@ -153,7 +157,8 @@ def test_operands_that_a_cache_would_hold_are_copied_and_rotated_over(monkeypatc
     allocate = HostDevice.allocate
 
     def full(self: HostDevice, nbytes: int, stream: int | None = None) -> Any:
-        if nbytes == 7 * PROBLEM.m * PROBLEM.n * 4:
+        step = aligned_bytes(PROBLEM.m * PROBLEM.n * 4)
+        if 7 * step <= nbytes < 8 * step:
             raise LaunchError("no memory is left")
         return allocate(self, nbytes, stream)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...codegen.errors import LaunchError
 from ...codegen.problem import Problem
-from ...runtime.check.timing import Inputs, Timer, TimingPlan
+from ...runtime.check.timing import ALIGNED_BYTES, Inputs, Timer, TimingPlan, aligned_bytes
 from ...runtime.check.verify import place_all
 from ...runtime.device.protocol import Device, DeviceInfo, Operand
 from ...runtime.product.kernel import Kernel, prepare
@@ -104,16 +104,18 @@ def by_timing(kernel: Kernel, lookup: LookupResult, operands: Operands) -> Vendo
 
 
 def _copies(device: Device, problem: Problem, operands: Operands) -> list[Inputs]:
-    """Further sets of operands; each matrix has one allocation for all sets, as in the timing of records. Empty where
-    even `max_sets` sets would fit in the cache, where memory is short, or for views of much larger matrices."""
+    """Further sets of operands, aligned as these are; each matrix has one allocation for all sets, as in the timing of
+    records. Empty where even `max_sets` sets would fit in the cache, where memory is short, or for views of much larger
+    matrices."""
     count, size = _PLAN.cold_sets(device, problem) - 1, problem.dtype.size_bytes
     spread = sum(each.rows * each.ld for each in operands.abc) * size
 
     def copies(operand: Operand, filled: bool) -> list[Operand]:
-        step = operand.rows * operand.ld * size
-        stack = device.allocate(count * step)
-        copied = [replace(operand, pointer=stack.pointer + i * step, owner=stack) for i in range(count)]
-        nbytes = step - (operand.ld - operand.cols) * size  # memory after the last row may not be the caller's
+        nbytes = operand.rows * operand.ld * size
+        step, first = aligned_bytes(nbytes), operand.pointer % ALIGNED_BYTES
+        stack = device.allocate(count * step + first)
+        copied = [replace(operand, pointer=stack.pointer + first + i * step, owner=stack) for i in range(count)]
+        nbytes -= (operand.ld - operand.cols) * size  # memory after the last row may not be the caller's
         for each in copied if filled else ():
             device.copy(each.pointer, operand.pointer, nbytes, operands.stream)
         return copied
