@@ -57,7 +57,8 @@ class Fit:
     def contract(self) -> str:
         """The operands that the kernel serves, for a person."""
         if self.dense:
-            return f"m, n and k as kM, kN and kK; matrices without gaps, pointers aligned to {self.vec_c} elements"
+            elements = f"{self.vec_c} elements" if self.vec_c > 1 else "one element"
+            return f"m, n and k as kM, kN and kK; matrices without gaps, pointers aligned to {elements}"
         m, n, k = self.config.cta_tile
         sizes = "any m, n > 0 and k >= 0" if self.guarded else f"m a multiple of {m}, n of {n}, k of {k}"
         if self.alignment == (1, 1, 1):

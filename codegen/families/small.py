@@ -135,13 +135,15 @@ class SmallConfig(Config):
         """The instance for matrices without gaps if `aligned`, else the one for any operands."""
         if not aligned:
             return Fit(self)
+        if self.whole_runs:  # a CTA finds the vectors of its runs wherever they begin
+            return Fit(self, Edge.EXACT, dense=True)
         elements = (problem.m * problem.k, problem.k * problem.n, problem.m * problem.n)
-        wide = WIDE_BYTES // problem.dtype.size_bytes
-        vec = wide if self.whole_runs else math.gcd(wide, *(self.tile.matrices * each for each in elements))
+        vec = math.gcd(WIDE_BYTES // problem.dtype.size_bytes, *(self.tile.matrices * each for each in elements))
         return Fit(self, Edge.EXACT, vec, vec, vec, dense=True)
 
     def varied(self, fit: Fit, problem: Problem) -> dict[str, int]:
-        return {"kM": problem.m, "kN": problem.n, "kK": problem.k, "kRun": fit.vec_c, "kDense": fit.dense}
+        run = WIDE_BYTES // problem.dtype.size_bytes if self.whole_runs and fit.dense else fit.vec_c
+        return {"kM": problem.m, "kN": problem.n, "kK": problem.k, "kRun": run, "kDense": fit.dense}
 
     @property
     def cta_products(self) -> int:

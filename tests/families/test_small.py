@@ -1,6 +1,7 @@
 """The small family: batches of small matrices on the host device, planted faults, and rules."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,28 +34,30 @@ CONFIGS = (
 )
 """Configs and sizes. Tiles of threads divide C or not, and a thread has one tile, several or less than one. Runs begin
 anywhere in a vector, and rows of a thread lie together or apart."""
+ANYWHERE = (1, 2, 3), (0, 1, 2), (3, 3, 1)
+"""Elements from aligned addresses to where A, B and C begin."""
 BEHIND = 4096
 """Number of elements after C that must not be written."""
 OUTSIDE = 77.0
 """Value of the elements around C."""
 
 
-def run(kernel: Kernel, alpha: float, beta: float, starts: int = 0) -> bool:
+def run(kernel: Kernel, alpha: float, beta: float, starts: Sequence[int] = (0, 0, 0)) -> bool:
     """Whether the products of matrices without gaps are right to the bit, and nothing around C was written. A and B
-    are NaN where alpha is 0, and C where beta is. Operands begin `starts` elements after an aligned address."""
+    are NaN where alpha is 0, and C where beta is. A, B and C begin `starts` elements after an aligned address."""
     problem, one = kernel.problem, replace(kernel.problem, batch=1)
     operands = [integers(one, seed % 7) for seed in range(problem.batch)]
 
-    def laid(matrices: list[Any], poison: bool, around: float = np.nan) -> Any:
-        flat = np.concatenate([each.ravel() for each in matrices])
-        whole = np.full(flat.size + starts + BEHIND + 64, around, flat.dtype)
-        first = -whole.ctypes.data % 64 // flat.itemsize + starts
+    def laid(number: int, poison: bool, around: float = np.nan) -> Any:
+        flat = np.concatenate([each[number].ravel() for each in operands])
+        whole = np.full(flat.size + starts[number] + BEHIND + 64, around, flat.dtype)
+        first = -whole.ctypes.data % 64 // flat.itemsize + starts[number]
         part = whole[first : first + flat.size]
         part[:] = np.nan if poison else flat
         return whole, part
 
-    (_, a), (_, b) = (laid([each[i] for each in operands], alpha == 0) for i in range(2))
-    whole, c = laid([each[2] for each in operands], beta == 0, OUTSIDE)
+    (_, a), (_, b) = (laid(number, alpha == 0) for number in range(2))
+    whole, c = laid(2, beta == 0, OUTSIDE)
     lds = problem.stored_a[1], problem.stored_b[1], problem.n
     kernel.laid(*lds)(0, False, *(each.ctypes.data for each in (a, b, c)), alpha, beta)
     expected = np.concatenate([exact(one, *each, alpha, beta).ravel() for each in operands])
@@ -77,7 +80,9 @@ def test_products_of_every_layout(text: str, shape: tuple[int, int, int]) -> Non
             alpha, beta = SCALARS[(turn + batch) % 4]
             assert run(kernel, alpha, beta), (problem, batch)
         kernel = prepare(device, problem, config)
-        assert run(kernel, 1.0, 2.0, starts=1)
+        for starts in ANYWHERE:
+            assert run(kernel, 1.0, 2.0, starts), starts
+        assert not kernel._unaligned or not config.whole_runs, "whole runs begin anywhere"  # type: ignore[attr-defined]
         check_batch(kernel, *SCALARS[turn % 4])
         assert kernel._unaligned is not None
 
@@ -118,6 +123,9 @@ FAULTS = (
 )
 """Faults: changes of the text, each of which the products above must catch."""
 FAULTS_OF_RUNS = (
+    ("skew of A by the number of its elements", "skew_of<kRun>(a_run)", "int(first * TileA::kElements % kRun)"),
+    ("skew of C by the number of its elements", "skew_of<kRun>(c_run)", "int(first * TileC::kElements % kRun)"),
+    ("skew of the first run for all", "skew_of<kRun>(b_run)", "skew_of<kRun>(matrix_b)"),
     ("copied from the first element", "shared -= skew, from -= skew, ", ""),
     ("skew of A for B", "shared + kRunA + b_skew", "shared + kRunA + a_skew"),
     ("elements behind a run lost", ", count += skew;", ";"),
@@ -161,7 +169,9 @@ def right(text: str, old: str, new: str) -> bool:
     assert old in plain.source.code
     changed = KernelSource(plain.source.name, plain.source.code.replace(old, new))
     kernel = Kernel(device, problem, plain.fit, changed, compile_cached(device.compiler, changed))
-    return passes(kernel) if gaps else all(run(kernel, *each) for each in SCALARS)
+    if gaps:
+        return passes(kernel)
+    return all(run(kernel, *each) for each in SCALARS) and all(run(kernel, 1.0, 0.0, starts) for starts in ANYWHERE)
 
 
 def passes(kernel: Kernel) -> bool:
