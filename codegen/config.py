@@ -361,6 +361,20 @@ class Config:
             rows = problem.m + min(problem.m, problem.batch + 1) * (tile_m - 1)
         return rows // tile_m * -(-problem.n // tile_n)
 
+    def expected_row_tiles(self, problem: Problem) -> int:
+        """Tiles along the rows of C of a batch that is ragged along m: its groups end within a tile, on average after
+        half of it."""
+        tile_m, groups = self.cta_tile[0], min(problem.batch, problem.m)
+        return max(1, round((problem.m + groups * (tile_m - 1) / 2) / tile_m))
+
+    def working_ctas(self, problem: Problem, sm_count: int) -> int:
+        """CTAs that are expected to have work at a time, where the grid has more: for groups of rows it has as many as
+        they can need. Else 0."""
+        if problem.ragged != "m":
+            return 0
+        tiles = self.expected_row_tiles(problem) * -(-problem.n // self.cta_tile[1])
+        return self.stream_ctas_per_sm * sm_count or tiles * self.split_ctas
+
     def ctas(self, problem: Problem, sm_count: int) -> int:
         """CTAs of the grid on a device of `sm_count` SMs."""
         tiles, stream = self.tiles(problem), self.stream_ctas_per_sm * sm_count

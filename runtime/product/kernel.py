@@ -103,8 +103,7 @@ class Kernel(Product):
         self._names = (*own, *(copies.names if copies else ()))
         self._more: tuple[Value, ...] = (*own, stream_ctas) if stream_ctas else own
         launch = config.launch_config(problem, sm_count)
-        # The grid has CTAs for the most tiles that groups can have; the others end at once.
-        working = stream_ctas if problem.ragged == "m" else 0
+        working = config.working_ctas(problem, sm_count)
         scalars = "ff" if problem.dtype is DType.FLOAT else "dd"
         more = "QQ" * bool(workspace) + "I" * bool(stream_ctas) + "m" * len(self._boxes) + "Q" * bool(self._splitting)
         more += "m" * bool(Batching.of(problem)) + "Q" * bool(problem.ragged)

@@ -129,6 +129,19 @@ def test_a_launch_is_limited_to_an_even_share() -> None:
             assert replace(limited, dynamic_smem_bytes=0) == launch
 
 
+def test_a_launch_for_groups_is_limited_by_the_ctas_that_have_work() -> None:
+    """The grid has CTAs for the most tiles that groups can have, which would allow a third CTA on an SM."""
+    groups = Problem(1812, 1024, 1024, batch=8, ragged="m")
+    config, stream = variant("simt:64x128x16,thread=8"), variant("simt:64x128x16,thread=8,stream_k=1")
+    assert config.ctas(groups, 132) == 37 * 8 > 2 * 132 >= config.working_ctas(groups, 132) == 32 * 8
+    assert stream.working_ctas(groups, 132) == 132
+    assert (
+        config.working_ctas(replace(groups, batch=4000), 132) == round(1812 * (1 + 63 / 2) / 64) * 8
+    )  # m groups of a row
+    for other in (Problem(1812, 1024, 1024), Problem(64, 64, 64, batch=8), replace(groups, ragged="k")):
+        assert config.working_ctas(other, 132) == 0, "all CTAs of the grid have work"
+
+
 def test_a_launch_keeps_the_shared_memory_that_it_needs() -> None:
     large, many = LaunchConfig((300, 1, 1), (64, 1, 1), 200_000), LaunchConfig((10**6, 1, 1), (64, 1, 1), 100)
     assert large.limited(TARGET) == large

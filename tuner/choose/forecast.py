@@ -63,18 +63,17 @@ class Forecast:
         return list(choices.values())
 
     def _ranked(self, ranker: Ranker) -> Iterable[Predicted]:
-        """A ranker's configs for the problem, the fastest first.
-
-        Each group of rows ends within a tile, on average after half of it: a config is expected to take as long for the
-        groups as for one product of as many tiles.
-        """
-        problem, info, groups = self.problem, self.info, min(self._original.batch, self.problem.m)
+        """A ranker's configs for the problem, the fastest first. A config is expected to take as long for groups of
+        rows as for one product of as many tiles."""
+        problem, info = self.problem, self.info
         if self._original.ragged != "m":
             return ranker.ranked(problem, info)
         ranked = list[Predicted]()
-        for tile_m in {each.config.cta_tile[0] for each in ranker.ranked(problem, info)}:
-            tiles = max(1, round((problem.m + groups * (tile_m - 1) / 2) / tile_m))
-            whole = ranker.ranked(replace(problem, m=tiles * tile_m), info)
+        tiles = {
+            e.config.cta_tile[0]: e.config.expected_row_tiles(self._original) for e in ranker.ranked(problem, info)
+        }
+        for tile_m, row_tiles in tiles.items():
+            whole = ranker.ranked(replace(problem, m=row_tiles * tile_m), info)
             ranked += (each for each in whole if each.config.cta_tile[0] == tile_m)
         return sorted(ranked, key=attrgetter("us"))
 
