@@ -218,7 +218,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--share", default="1/1", help="I/N: every Nth problem from the Ith on")
     parser.add_argument("--output", type=Path, default=Path("batches.jsonl"), help="file to which rows are added")
-    parser.add_argument("--kind", action="append", choices=KINDS, help="only problems of this kind; may be repeated")
+    every = (*KINDS, "ragged")
+    parser.add_argument("--kind", action="append", choices=every, help="only problems of this kind; may be repeated")
     parser.add_argument("--trials", type=int, help="largest number of trials of a search, for a run on one GPU")
     parser.add_argument("--join", type=Path, help="file of rows to make batches.json of")
     options = parser.parse_args()
@@ -236,7 +237,7 @@ def main() -> None:
         lines = ",\n".join(json.dumps(row) for row in rows)
         path.write_text(json.dumps(document)[:-1] + f', "rows": [\n{lines}\n]}}\n')
         return
-    index, count = map(int, options.share.split("/"))
+    (index, count), kinds = map(int, options.share.split("/")), options.kind or every
     large = Problem(64, 64, 64, batch=30_000)
     rate_tbs = large.bytes / triad_us(large) / 1e6
     print(f"triad {rate_tbs:.3f} TB/s", flush=True)
@@ -245,12 +246,12 @@ def main() -> None:
         with options.output.open("a") as file:
             file.write(json.dumps(row) + "\n")
 
-    for rows, n, k in RAGGED[index - 1 :: count]:
+    for rows, n, k in RAGGED[index - 1 :: count] if "ragged" in kinds else ():
         row = ragged_row(rows, n, k, rate_tbs)
         write(row)
         print(row, flush=True)
     with kept_between_runs():
-        selected = [(kind, problem) for kind, problem in problems() if kind in (options.kind or KINDS)]
+        selected = [(kind, problem) for kind, problem in problems() if kind in kinds]
         for kind, problem in selected[index - 1 :: count]:
             row = row_of(kind, problem, rate_tbs, options.trials)
             write(row)

@@ -75,9 +75,13 @@ def check_offsets(offsets: Any, like: Any) -> None:
     text = f"offsets must have one dimension, with an element for each group, got shape {tuple(offsets.shape)}"
     check(len(offsets.shape) == 1, text, ShapeError)
     check(kind.is_dense(offsets), "offsets must lie without gaps: make them contiguous", LayoutError)
-    places = kind.place(like), kind.place(offsets)
-    if places[0] != places[1]:
-        raise DeviceMismatchError(f"a is on {places[0]}, offsets on {places[1]}")
+    check_place("a", kind.place(like), "offsets", kind.place(offsets))
+
+
+def check_place(first: str, place: object, name: str, other: object) -> None:
+    """Raise DeviceMismatchError unless the arguments `first` and `name` lie in one place."""
+    text = f"{first} is on {place}, {name} on {other}: copy one of them to the other's device"
+    check(place == other, text, DeviceMismatchError)
 
 
 def check_rising(offsets: Sequence[int], most: int) -> None:
@@ -130,8 +134,7 @@ def laid_out(
     shapes = problem.stored_a, problem.stored_b, (problem.m, problem.n)
     lds = [1, 1, max(1, problem.n)]
     for i, (name, view, shape) in enumerate(zip(names, views, shapes)):
-        if view.place != a.place:
-            raise DeviceMismatchError(f"{names[0]} is on {a.place}, {name} on {view.place}")
+        check_place(names[0], a.place, name, view.place)
         check(view.shape == shape, f"{name} must be {shape[0]}x{shape[1]}, got shape {view.shape}", ShapeError)
         if view.dtype is not problem.dtype:
             own, other = problem.dtype.numpy_name, view.dtype.numpy_name

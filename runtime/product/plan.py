@@ -5,12 +5,13 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from ...codegen.errors import ArgumentTypeError, DeviceMismatchError, LayoutError, ShapeError, check
+from ...codegen.errors import ArgumentTypeError, LayoutError, ShapeError, check
 from ...codegen.problem import DType
 from ..device import launcher
 from .arguments import (
     Dim,
     check_apart,
+    check_place,
     check_rising,
     check_start,
     check_written,
@@ -303,8 +304,7 @@ def first_call(
         own = kind_of(array)
         assert own is not None
         views[name] = own.view(name, array)
-        if views[name].place != views["a"].place:
-            raise DeviceMismatchError(f"a is on {views['a'].place}, {name} on {views[name].place}")
+        check_place("a", views["a"].place, name, views[name].place)
         text = f"a is a {type(a).__name__} and {name} a {type(array).__name__}: convert one of them"
         check(own is kind, text, ArgumentTypeError)
     callers_out = arrays.get("out")

@@ -330,7 +330,7 @@ def test_batches_have_the_bits_of_the_library(tmp_path: Path, shape: str, batch:
 @needs_nvcc
 @pytest.mark.parametrize("text", [SHARED_K, "simt:32x32x8,thread=4x4,stream_k=1", "simt:pack_a,split_k=2"])
 def test_threads_devices_and_graphs(tmp_path: Path, text: str) -> None:
-    files = emit(Served(Problem.parse("64x40x100"), parse(text), TYPICAL["sm_90a"]))
+    files = emit(Served(Problem.parse("64x40x100"), parse(text), TYPICAL["sm_90a"]), "gemm")
     files.write(tmp_path)
     program = tmp_path / "program"
     flags = ("-O3", "-std=c++17", "-lineinfo", f"-arch={own_arch()}", f"-I{tmp_path}")
