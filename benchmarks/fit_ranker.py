@@ -92,7 +92,7 @@ UNSURE = 1.05
 RANDOM, LARGEST, EARLY, SELDOM = 4000, 1 << 14, 32, 2
 """A decomposition of the work pays if it is among the first EARLY rows of SELDOM problems on each device, of RANDOM
 problems of at most LARGEST rows, columns and steps of k."""
-OF_BATCHES, FALL_OF_BATCHES = (400, 6, 0.15), 5.0
+OF_BATCHES, FALL_OF_BATCHES = (400, 6, 0.08), 5.0
 """Number, depth and learning rate of the trees that correct the times of batches, and their FALL."""
 BELIEVED = 0.6
 """Factor on the corrections of these trees, as few batches were measured, none of more than 1.2 GB."""
@@ -470,19 +470,19 @@ def _kernels_of_batches(trials: Sequence[Trials]) -> dict[Config, set[str]]:
     with the decompositions of the work that were near it."""
     problem, info = trials[0].problem, KNOWN[trials[0].device_key]
     portfolio = {*map(str, shipped(name_of(problem.dtype, Grade.IEEE))["kernels"].tolist())}
-    near = Counter[Config]()
-    decompositions: dict[Config, set[str]] = {}
+    near: dict[Config, set[Problem]] = {}
+    fastest, decompositions = set[Config](), dict[Config, set[str]]()
     for each in trials:
         tiles = {config: us for config, us in each.times.items() if not config.batches_alone}
         if not tiles:
             continue
         best = min(tiles.values())
-        good = {config for config, us in tiles.items() if us <= GOOD * best}
-        near.update({kernel_of(config) for config in good})
-        near[kernel_of(min(tiles, key=tiles.__getitem__))] += 1
-        for config in good:
+        fastest.add(kernel_of(min(tiles, key=tiles.__getitem__)))
+        for config in (config for config, us in tiles.items() if us <= GOOD * best):
+            near.setdefault(kernel_of(config), set()).add(each.problem)  # on any device
             decompositions.setdefault(kernel_of(config), {"whole"}).add(decomposition_of(config))
-    often = (base for base in sorted(near, key=str) if near[base] > 1 and str(base) not in portfolio)
+    good = (base for base, of in near.items() if len(of) > 1 or base in fastest)
+    often = (base for base in sorted(good, key=str) if str(base) not in portfolio)
     return {base: decompositions[base] for base in often if decomposed(base, problem.dtype, info)}
 
 

@@ -209,7 +209,7 @@ def _learned_of_batches(arrays: Arrays) -> Iterator[str]:
     yield f"`small`, expect: {len(arrays['batches_leaves'])} trees for both types, which ask most often {most}."
     yield f"It has more kernels, {more}. Every sixth shape is left out of the fit. Its data alone fit it again:"
     yield ""
-    yield "    python benchmarks/fit_ranker.py benchmarks/results/nvidia-h100-80gb-hbm3/dataset/batches.jsonl.xz"
+    yield "    python benchmarks/fit_ranker.py benchmarks/results/*/dataset/batches.jsonl.xz"
 
 
 def _learned(arrays: Arrays) -> Iterator[str]:

@@ -59,7 +59,7 @@ def test_every_problem_of_the_data_sets_is_drawn(monkeypatch: pytest.MonkeyPatch
     dataset = script("dataset", monkeypatch)
     problems = dataset.problems()
     assert len(set(problems)) == len(problems)
-    packed = dataset.read(FOLDER / "results/nvidia-h200/dataset")
+    packed = dataset.read(FOLDER / "results/nvidia-h200/dataset/double.jsonl.xz")
     assert {next(packed).problem for _ in range(3)} <= set(problems)
     measured = _measured(FOLDER / "results/nvidia-h100-80gb-hbm3/dataset/double.jsonl.xz")
     drawn = {(each.shape, each.trans) for each in problems if each.dtype is DType.DOUBLE}

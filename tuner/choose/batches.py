@@ -2,7 +2,6 @@
 
 The trees were fitted to batches on measured devices (`benchmarks/fit_ranker.py`), and say how much longer or shorter a
 config takes than the ranker of single products and the model expect. docs/experiments/batches.md has what they gain.
-Their data set has no variant of `small` with whole runs: of these the model's own expectation counts.
 """
 
 import itertools
@@ -84,7 +83,7 @@ _OF_TILES = [FEATURES.index(name) for name in _TILES]
 """Their places among all features of a table."""
 _SMALL = (
     "matrices small_m small_n small_threads full computed items rounds held resident run ctas_of_products "
-    "waves_of_products issuing loading copied_bytes alone ways_a ways_b"
+    "waves_of_products issuing loading copied_bytes alone whole_runs ways_a ways_b"
 ).split()
 """Features of kernels of the family `small`; -1 for others."""
 _BATCH = "m n k batch trans_a trans_b double row_c intensity elements expected".split()
@@ -92,8 +91,7 @@ _BATCH = "m n k batch trans_a trans_b double row_c intensity elements expected".
 BATCH_FEATURES = [*_TILES, *_SMALL, *_BATCH]
 """Names of all features of batches, in the order of the rows."""
 _NONE = -1.0
-"""Value of the features that a kernel lacks: those of the other kind of kernel, or both kinds for a kernel with whole
-runs, which the data set does not have."""
+"""Value of the features of the other kind of kernel."""
 BATCHES = "batches"
 """Name of the arrays of batches."""
 
@@ -269,6 +267,7 @@ def _small_features(problem: Problem, info: DeviceInfo, variants: Variants, coun
         of["loading"],
         of["copied"],
         of["alone"],
+        variants[:, -1] == _LOADS.index(Load.CP_ASYNC),
         *ways(problem, variants),
     )
 
@@ -335,12 +334,7 @@ class BatchRanker(Ranker):
 
     def _corrected(self, columns: FeatureRows, expected: Floats) -> Floats:
         trees = self._corrected_by
-        if trees is None:
-            return expected
-        measured = (columns[: -len(_BATCH)] != _NONE).any(axis=0)
-        corrected = expected.copy()
-        corrected[measured] += trees.of(np.ascontiguousarray(columns[:, measured]), np.arange(measured.sum()))
-        return corrected
+        return expected if trees is None else expected + trees.of(columns, np.arange(columns.shape[1]))
 
     def described(self, problem: Problem, info: DeviceInfo, configs: Sequence[Config]) -> tuple[FeatureRows, Floats]:
         """A column of features for each config, and the logarithms of the microseconds that the trees correct."""
@@ -372,9 +366,7 @@ def _columns(
     columns[: len(_TILES), :tiles] = of_tiles[_OF_TILES]
     if len(small):
         counts = limits(problem, info, small)
-        features = _small_features(problem, info, small, counts)
-        features[:, small[:, -1] != _LOADS.index(Load.REGISTERS)] = _NONE
-        columns[len(_TILES) : -len(_BATCH), tiles:] = features
+        columns[len(_TILES) : -len(_BATCH), tiles:] = _small_features(problem, info, small, counts)
         us = np.concatenate([us, np.maximum(counts["us"], started_us(counts["ctas"]))])
     logs, size = np.log(us), problem.dtype.size_bytes
     of_batch = [math.log2(each) for each in (problem.m, problem.n, problem.k, problem.batch)]
