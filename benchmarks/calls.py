@@ -53,11 +53,11 @@ WITH_OUT, NEW_OUT = "call(a, b, out=c)", "call(a, b)"
 METHOD = (
     f"Calls: the processor's time until a call returns, minimum of {ROUNDS} batches of {CALLS} ({FEWER_CALLS} where a "
     f"product takes over {SLOW_US:.0f} us back to back: the launch queue must not fill), `out` given but for op-torch, "
-    "torch_new_us and direct_new_us; stack-cupy: a stack of two products, beside one; each batch begins with an idle "
-    "GPU; batches of all paths and rivals of a shape alternate in random order in one process. End to end: wall time "
-    f"of float products of 12 shapes in shuffled order, `out` given, waited for once, {ROUNDS} repetitions that "
-    "alternate; captured: the same as one CUDA graph; where the rival is cuBLAS it is captured by its own interface "
-    "with a workspace allocated once, as CuPy refuses. "
+    "torch_new_us and direct_new_us; stack-cupy is a stack of two products, and its ratio is over matmul-cupy; each "
+    "batch begins with an idle GPU; batches of all paths and rivals of a shape alternate in random order in one "
+    "process. End to end: wall time of float products of 12 shapes in shuffled order, `out` given, waited for once, "
+    f"{ROUNDS} repetitions that alternate; captured: the same as one CUDA graph; where the rival is cuBLAS it is "
+    "captured by its own interface with a workspace allocated once, as CuPy refuses. "
     "Operands are whole numbers: results are checked exactly before they are timed. No garbage collection, no TF32"
 )
 Run = Callable[[], Any]

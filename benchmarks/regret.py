@@ -181,7 +181,8 @@ def page(by_name: Mapping[str, Figures]) -> str:
         "## How well",
         "",
         "The figures are 90th percentiles of the measured time of the first choice over the least measured time, which",
-        "look-ups report as `regret`. All shapes are judged in nine parts, each by a fit to the other eight.",
+        "look-ups report as `regret`. All shapes are judged in nine parts, each by a fit to the other eight, and",
+        "shapes of batches in six.",
         "",
     ]
     for dtype in DType if of_many else ():

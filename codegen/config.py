@@ -362,14 +362,14 @@ class Config:
         return rows // tile_m * -(-problem.n // tile_n)
 
     def expected_row_tiles(self, problem: Problem) -> int:
-        """Tiles along the rows of C of a batch that is ragged along m: its groups end within a tile, on average after
-        half of it."""
+        """Row tiles that a batch of groups of rows is expected to need. The last tile of a group is half empty on
+        average, and a group with rows has at least one tile."""
         tile_m, groups = self.cta_tile[0], min(problem.batch, problem.m)
-        return max(1, round((problem.m + groups * (tile_m - 1) / 2) / tile_m))
+        return max(1, groups, round((problem.m + groups * (tile_m - 1) / 2) / tile_m))
 
     def working_ctas(self, problem: Problem, sm_count: int) -> int:
-        """CTAs that are expected to have work at a time, where the grid has more: for groups of rows it has as many as
-        they can need. Else 0."""
+        """CTAs that are expected to have work at a time in a batch of groups of rows, whose grid has as many CTAs as
+        the groups can need at most. 0 for any other problem, as every CTA of its grid has work."""
         if problem.ragged != "m":
             return 0
         tiles = self.expected_row_tiles(problem) * -(-problem.n // self.cta_tile[1])

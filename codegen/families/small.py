@@ -132,10 +132,11 @@ class SmallConfig(Config):
         return self.tile.thread_m, self.tile.thread_n, 1
 
     def fit(self, problem: Problem, aligned: bool = True) -> Fit:
-        """The instance for matrices without gaps if `aligned`, else the one for any operands."""
+        """The instance for matrices without gaps if `aligned`, else the one for any operands. With whole runs the first
+        serves any address."""
         if not aligned:
             return Fit(self)
-        if self.whole_runs:  # a CTA finds the vectors of its runs wherever they begin
+        if self.whole_runs:
             return Fit(self, Edge.EXACT, dense=True)
         elements = (problem.m * problem.k, problem.k * problem.n, problem.m * problem.n)
         vec = math.gcd(WIDE_BYTES // problem.dtype.size_bytes, *(self.tile.matrices * each for each in elements))

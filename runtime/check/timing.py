@@ -29,7 +29,7 @@ GRAPH_BELOW_US = 500.0
 that is timed alone, so that the launch of a batch is in the times of all contenders or of none."""
 
 ALIGNED_BYTES = 256
-"""Bytes to a multiple of which an allocation of the device is aligned."""
+"""Bytes by whose multiples input sets lie apart. Allocations on a GPU are aligned to as many at least."""
 _STAYS_WARM_S = 2.0
 """Seconds of idling after which a device is warmed up again. An H200 keeps its clocks for longer."""
 _ROW_US = 20_000.0
@@ -100,7 +100,7 @@ class Timed:
 
 
 def aligned_bytes(nbytes: int) -> int:
-    """Bytes from the first of several matrices in one allocation to the next: each is aligned as an allocation is."""
+    """Bytes from the first of several matrices in one allocation to the next: all are aligned as the first one is."""
     return -(-nbytes // ALIGNED_BYTES) * ALIGNED_BYTES
 
 

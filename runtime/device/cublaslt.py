@@ -1,7 +1,6 @@
 """cuBLASLt through nvmath-python, an extra: one launch for each kernel that its heuristic names."""
 
 import importlib.util
-import math
 import weakref
 from typing import Any
 
@@ -16,7 +15,6 @@ WORKSPACE_BYTES = 32 << 20
 HEURISTICS = 16
 """Most kernels that the heuristic names."""
 _INSTALL = "pip install 'tilewright[lt]'"
-_ALIGNED_BYTES = 256  # alignment that cuBLASLt assumes by default
 
 
 def _bindings() -> tuple[Any, Any]:
@@ -76,24 +74,12 @@ class CublasLt:
         return handle
 
     def _heuristics(self) -> np.ndarray[Any, Any]:
-        """Results of the heuristic, the best by its own estimate first."""
-        lt, problem = self._lt, self._problem
+        """Results of the heuristic, the best by its own estimate first, for matrices that are aligned to 256 bytes."""
+        lt = self._lt
         preference = self._owned(lt.matmul_preference_create(), lt.matmul_preference_destroy)
-        names = lt.MatmulPreferenceAttribute
-        # In timing, matrices follow each other in memory, so that their sizes decide their alignment.
-        b, a, c = (
-            math.gcd(_ALIGNED_BYTES, rows * cols * problem.dtype.size_bytes)
-            for rows, cols in (problem.stored_b, problem.stored_a, (problem.m, problem.n))
-        )
-        for attribute, number in (
-            (names.MAX_WORKSPACE_BYTES, WORKSPACE_BYTES),
-            (names.MIN_ALIGNMENT_A_BYTES, b),
-            (names.MIN_ALIGNMENT_B_BYTES, a),
-            (names.MIN_ALIGNMENT_C_BYTES, c),
-            (names.MIN_ALIGNMENT_D_BYTES, c),
-        ):
-            value = np.array([number], dtype=lt.get_matmul_preference_attribute_dtype(attribute))
-            lt.matmul_preference_set_attribute(preference, int(attribute), value.ctypes.data, value.nbytes)
+        attribute = lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
+        value = np.array([WORKSPACE_BYTES], dtype=lt.get_matmul_preference_attribute_dtype(attribute))
+        lt.matmul_preference_set_attribute(preference, int(attribute), value.ctypes.data, value.nbytes)
         results = np.zeros(HEURISTICS, dtype=lt.matmul_heuristic_result_dtype)
         count = np.zeros(1, dtype=np.int32)
         left, right, out = self._layouts

@@ -143,9 +143,10 @@ class Kernel(Product):
         """The instance for operands that are not aligned, compiled at its first use. Raises CaptureError."""
         if self._unaligned is None:
             if capturing:
-                most = max(self._multiples)
-                text = f"operands of {self.problem} do not lie at multiples of {most} bytes, and the kernel"
-                raise CaptureError(f"{text} for such is not compiled yet: call it once with them before capturing")
+                gaps = "have gaps or " if self.fit.dense else ""
+                lie = f"{gaps}do not lie at multiples of {max(self._multiples)} bytes"
+                text = f"operands of {self.problem} {lie}, and the kernel for such is not compiled yet"
+                raise CaptureError(f"{text}: call it once with them before capturing")
             self._unaligned = prepare(self.device, self.problem, self.config, aligned=False)
         return self._unaligned
 

@@ -2,16 +2,21 @@
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from quick import TYPICAL
 from tilewright.codegen.bundle import Served
 from tilewright.codegen.config import Config
 from tilewright.codegen.emit import emit
-from tilewright.codegen.legality import serves
+from tilewright.codegen.legality import fitted, serves
 from tilewright.codegen.problem import Problem
 from tilewright.codegen.render import render
 from tilewright.codegen.source import LaunchConfig
+from tilewright.runtime.device.host import HostDevice
+from tilewright.runtime.device.known import KNOWN
+from tilewright.runtime.device.protocol import Binary
+from tilewright.runtime.product.kernel import Kernel
 from variants import ODD, WHOLE, changed, coarse, edges, product_families, variant
 
 TARGET = TYPICAL["sm_90a"]
@@ -135,11 +140,17 @@ def test_a_launch_for_groups_is_limited_by_the_ctas_that_have_work() -> None:
     config, stream = variant("simt:64x128x16,thread=8"), variant("simt:64x128x16,thread=8,stream_k=1")
     assert config.ctas(groups, 132) == 37 * 8 > 2 * 132 >= config.working_ctas(groups, 132) == 32 * 8
     assert stream.working_ctas(groups, 132) == 132
-    assert (
-        config.working_ctas(replace(groups, batch=4000), 132) == round(1812 * (1 + 63 / 2) / 64) * 8
-    )  # m groups of a row
+    assert config.working_ctas(replace(groups, batch=4000), 132) == 1812 * 8, "groups of one row have a tile each"
     for other in (Problem(1812, 1024, 1024), Problem(64, 64, 64, batch=8), replace(groups, ragged="k")):
         assert config.working_ctas(other, 132) == 0, "all CTAs of the grid have work"
+    device, launches = HostDevice(), list[LaunchConfig]()
+    device.info = KNOWN["nvidia-h100-80gb-hbm3"]
+    device.load = lambda binary, name: SimpleNamespace(bound=lambda how, codes: launches.append(how))  # type: ignore
+    fit = fitted(groups, config, device.info)
+    Kernel(device, groups, fit, render(groups, config, device.info, fit), Binary(b""))
+    launch = config.launch_config(groups, 132)
+    assert launches == [launch.limited(device.info, 32 * 8)]
+    assert launches != [launch.limited(device.info)]
 
 
 def test_a_launch_keeps_the_shared_memory_that_it_needs() -> None:

@@ -239,7 +239,7 @@ class Products:
         for args in ((tracked, b, offsets.cpu().numpy()), (a, b.cpu().numpy(), offsets)):
             of_libraries = r"a is a Tensor and (b|offsets) a ndarray: convert"
             with pytest.raises(
-                (ArgumentTypeError, DeviceMismatchError), match=rf"{of_libraries}|a is on cuda:0, b on host"
+                (ArgumentTypeError, DeviceMismatchError), match=rf"{of_libraries}|a is on cuda:0, b on host: copy one"
             ):
                 tilewright.grouped_matmul(*args)
         with pytest.raises(ArgumentTypeError, match="offsets must be on the processor or a GPU, got meta"):

@@ -273,7 +273,8 @@ def _small_features(problem: Problem, info: DeviceInfo, variants: Variants, coun
 
 
 def ways(problem: Problem, variants: Variants) -> tuple[Floats, Floats]:
-    """Number of different words that lanes of the first warp read from one bank at a time, for A and for B."""
+    """Number of different words that lanes of the first warp read from one bank at a time, for A and for B. Kernels
+    with whole runs are described as if their rows were padded."""
     _, thread_m, thread_n, _, _ = variants.T[:, :, None]
     lanes = np.arange(_WARP * 4 // problem.dtype.size_bytes)  # doubles are read by half a warp at a time
     cols = -(-problem.n // thread_n)

@@ -112,8 +112,9 @@ def _copies(device: Device, problem: Problem, operands: Operands) -> list[Inputs
 
     def copies(operand: Operand, filled: bool) -> list[Operand]:
         nbytes = operand.rows * operand.ld * size
-        step, first = aligned_bytes(nbytes), operand.pointer % ALIGNED_BYTES
-        stack = device.allocate(count * step + first)
+        step = aligned_bytes(nbytes)
+        stack = device.allocate(count * step + ALIGNED_BYTES)
+        first = (operand.pointer - stack.pointer) % ALIGNED_BYTES
         copied = [replace(operand, pointer=stack.pointer + first + i * step, owner=stack) for i in range(count)]
         nbytes -= (operand.ld - operand.cols) * size  # memory after the last row may not be the caller's
         for each in copied if filled else ():
