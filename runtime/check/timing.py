@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...codegen.problem import Problem
-from ..device.protocol import Device, Launch, Operand
+from ..device.protocol import Device, Launch, Operand, aligned_bytes
 from ..locks import CachedProperty, one_thread
 from ..product.arguments import operand_of
 from ..store.record import Measurement
@@ -28,8 +28,6 @@ GRAPH_BELOW_US = 500.0
 """Microseconds of a product below which contenders are compared from a graph. The limit is higher than for a variant
 that is timed alone, so that the launch of a batch is in the times of all contenders or of none."""
 
-ALIGNED_BYTES = 256
-"""Bytes by whose multiples input sets lie apart. Allocations on a GPU are aligned to as many at least."""
 _STAYS_WARM_S = 2.0
 """Seconds of idling after which a device is warmed up again. An H200 keeps its clocks for longer."""
 _ROW_US = 20_000.0
@@ -97,11 +95,6 @@ class Timed:
     """Number of products in a batch."""
     first_us: float
     """Microseconds of one product launched by itself."""
-
-
-def aligned_bytes(nbytes: int) -> int:
-    """Bytes from the first of several matrices in one allocation to the next: all are aligned as the first one is."""
-    return -(-nbytes // ALIGNED_BYTES) * ALIGNED_BYTES
 
 
 def _on_one_thread(method: M) -> M:

@@ -20,6 +20,14 @@ if TYPE_CHECKING:  # NumPy takes long to import, and a list of devices needs non
 DeviceName = Literal["auto", "host", "cuda"] | str
 """Selector of a device: auto, host, cuda, or cuda:N for one of several GPUs."""
 
+ALIGNED_BYTES = 256
+"""Bytes by whose multiples matrices lie apart that share an allocation. Allocations on a GPU are aligned to as many."""
+
+
+def aligned_bytes(nbytes: int) -> int:
+    """Bytes from a matrix of `nbytes` bytes to the next one in an allocation: all are aligned as the first one is."""
+    return -(-nbytes // ALIGNED_BYTES) * ALIGNED_BYTES
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceInfo(Target):

@@ -16,16 +16,13 @@ from ...codegen.source import (
     LaunchConfig,
     packed_ld,
 )
-from ..device.protocol import Function, Launcher
+from ..device.protocol import Function, Launcher, aligned_bytes
 from .program import Step, Value
 
 _NO_MATRIX = (0,) * 8
 """Arguments of a padding launch in place of a second matrix."""
 _COPIES = "copy_a", "copy_b"
 """Names of the addresses of packed copies of A and B."""
-
-_ALIGNED = 256
-"""Bytes to whose multiples the copies of each product of a batch are aligned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +97,7 @@ class Splitting:
     """Names of the addresses."""
 
     def __init__(self, problem: Problem, config: Config, function: Function) -> None:
-        self.nbytes = -(-term_bytes(config, problem) // _ALIGNED) * _ALIGNED
+        self.nbytes = aligned_bytes(term_bytes(config, problem))
         """Bytes of the terms of a product."""
         self._batch = problem.batch
         self._sizes = problem.m, problem.n, problem.k, *term_sizes(config, problem)
@@ -128,7 +125,7 @@ class Padding:
         self._stored = problem.stored_a, problem.stored_b, (problem.m, problem.n)
         self._padded = self.problem.stored_a, self.problem.stored_b, (m, n)
         size = problem.dtype.size_bytes
-        self._bytes = [-(-rows * cols * size // _ALIGNED) * _ALIGNED for rows, cols in self._padded]
+        self._bytes = [aligned_bytes(rows * cols * size) for rows, cols in self._padded]
         self.nbytes = sum(self._bytes)
         """Bytes of the copies of a product."""
         self._batch, self._elements = problem.batch, self.nbytes // size

@@ -14,11 +14,11 @@ from tilewright.codegen.errors import DeviceError
 from tilewright.codegen.leaf import Edge
 from tilewright.codegen.legality import fitted
 from tilewright.codegen.problem import DType, Problem
-from tilewright.runtime.check.timing import ALIGNED_BYTES, Timer, TimingPlan, added_us
+from tilewright.runtime.check.timing import Timer, TimingPlan, added_us
 from tilewright.runtime.check.verify import Verifier
 from tilewright.runtime.device.detect import choose, open_device
 from tilewright.runtime.device.host import HostDevice
-from tilewright.runtime.device.protocol import Device, Launch, Operand
+from tilewright.runtime.device.protocol import ALIGNED_BYTES, Device, Launch, Operand
 from tilewright.runtime.product.kernel import Kernel, prepare
 from variants import variant
 

@@ -17,8 +17,9 @@ from stored import make
 from tilewright.codegen.errors import DeviceError, LaunchError
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import Problem
-from tilewright.runtime.check.timing import ALIGNED_BYTES, Timer, aligned_bytes
+from tilewright.runtime.check.timing import Timer
 from tilewright.runtime.device.host import HostDevice
+from tilewright.runtime.device.protocol import ALIGNED_BYTES, aligned_bytes
 from tilewright.runtime.product import matmul as matmul_module
 from tilewright.runtime.product.arguments import operand_of
 from tilewright.runtime.product.kernel import Kernel, prepare

@@ -8,9 +8,9 @@ import numpy as np
 
 from ...codegen.errors import LaunchError
 from ...codegen.problem import Problem
-from ...runtime.check.timing import ALIGNED_BYTES, Inputs, Timer, TimingPlan, aligned_bytes
+from ...runtime.check.timing import Inputs, Timer, TimingPlan
 from ...runtime.check.verify import place_all
-from ...runtime.device.protocol import Device, DeviceInfo, Operand
+from ...runtime.device.protocol import ALIGNED_BYTES, Device, DeviceInfo, Operand, aligned_bytes
 from ...runtime.product.kernel import Kernel, prepare
 from ...runtime.product.vendor import Operands, OwnKernel, VendorFallback
 from ...runtime.store.lookup import LookupResult

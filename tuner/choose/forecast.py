@@ -3,7 +3,7 @@
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
@@ -42,25 +42,34 @@ class Forecast:
         return list(filter(None, (of(problem.dtype, grade, arch) for grade in grades)))
 
     def choices(self, count: int) -> list[Choice]:
-        """At most `count` first choices of the rankers; none on the processor, and for a product without work.
-
-        The choices of rankers of finer accuracies are merged in: a product that needs less accuracy must not be
-        slower."""
-        problem, info, rankers = self.problem, self.info, self._rankers
-        if not rankers or min(problem.m, problem.n, problem.k) == 0:
+        """At most `count` first choices of the rankers; none on the processor, and for a product without work."""
+        rankers = self._rankers
+        if not rankers:
             return []
-        regret = None if self._original.ragged else rankers[0].regret_of(problem, info)
-        source = Source.LEARNED if rankers[0].knows(info) else Source.TRANSFERRED
-        weighted = zip(itertools.chain((1.0,), itertools.repeat(_FINER)), rankers)
-        ranked = (zip(itertools.repeat(weight), self._ranked(ranker)) for weight, ranker in weighted)
+        regret = None if self._original.ragged else rankers[0].regret_of(self.problem, self.info)
+        source = Source.LEARNED if rankers[0].knows(self.info) else Source.TRANSFERRED
         choices: dict[Config, Choice] = {}
+        for config, each in self._serving():
+            choices.setdefault(config, Choice(config, source, each.us, regret))
+            if len(choices) == count:
+                break
+        return list(choices.values())
+
+    def _serving(self) -> Iterator[tuple[Config, Predicted]]:
+        """Configs that serve the problem, the fastest first, each with the prediction for the config that it was made
+        of; none for a product without work.
+
+        Predictions of rankers of finer accuracies are merged in: a product that needs less accuracy must not be slower.
+        """
+        problem, info = self.problem, self.info
+        if min(problem.m, problem.n, problem.k) == 0:
+            return
+        weighted = zip(itertools.chain((1.0,), itertools.repeat(_FINER)), self._rankers)
+        ranked = (zip(itertools.repeat(weight), self._ranked(ranker)) for weight, ranker in weighted)
         for _, each in heapq.merge(*ranked, key=lambda pair: pair[0] * pair[1].us):
             config = carried(each.config, problem, info)
             if config is not None and self._serves(config):
-                choices.setdefault(config, Choice(config, source, each.us, regret))
-                if len(choices) == count:
-                    break
-        return list(choices.values())
+                yield config, each
 
     def _ranked(self, ranker: Ranker) -> Iterable[Predicted]:
         """A ranker's configs for the problem, the fastest first. A config is expected to take as long for groups of
@@ -82,9 +91,9 @@ class Forecast:
         return not self._original.ragged or serves(config, self._original, self.info)
 
     @CachedProperty
-    def _first(self) -> list[Choice]:
-        """The first choice, where there is one."""
-        return self.choices(1)
+    def _first(self) -> list[tuple[Config, Predicted]]:
+        """The first of `_serving`, where there is one."""
+        return list(itertools.islice(self._serving(), 1))
 
     def us(self, configs: Sequence[Config]) -> list[float | None]:
         """Expected microseconds of configs; all None where there is no ranker for the type, or the product has no
@@ -94,9 +103,9 @@ class Forecast:
             return [host_us(problem, config) for config in configs]
         if not (configs and self._first):
             return [None] * len(configs)
-        (first,) = self._first
+        ((_, first),) = self._first
         *logs, of_first = self._rankers[0].log_times(problem, info, [*configs, first.config])
-        return [(first.expected_us or 0.0) * math.exp(log - of_first) for log in logs]
+        return [first.us * math.exp(log - of_first) for log in logs]
 
     def ordered(self, configs: Sequence[Config]) -> list[Config]:
         """The configs in the order of their expected times."""
