@@ -30,7 +30,7 @@ from shapes import left_out
 from tilewright.codegen.problem import Problem
 from tilewright.runtime.check.roofline import bounds_of
 from tilewright.runtime.check.timing import Timer, TimingPlan
-from tilewright.runtime.device.detect import choose, open_device
+from tilewright.runtime.device.detect import choose, device_of
 from tilewright.runtime.product.kernel import prepare
 from tilewright.runtime.store.store import Store
 from tilewright.runtime.store.versions import versions_of
@@ -113,7 +113,7 @@ def triad_us(problem: Problem) -> float:
 def row_of(kind: str, problem: Problem, rate_tbs: float, trials: int | None) -> dict[str, Any]:
     """Tune, time and compare one problem. `rate_tbs` is the triad's rate in TB/s, and `trials` the largest number of
     trials of the search, None for no limit."""
-    device = open_device(choose("cuda"))
+    device = device_of("cuda")
     with tempfile.TemporaryDirectory() as folder:
         predicted = Store(Path(folder)).lookup(device.info, problem, look_up)
         result = tune(problem, store=folder, trials=trials)
@@ -142,7 +142,7 @@ def ragged_row(rows: Sequence[int], n: int, k: int, rate_tbs: float) -> dict[str
     import tilewright
     import torch
 
-    device = open_device(choose("cuda"))
+    device = device_of("cuda")
     problem = Problem(sum(rows), n, k, batch=len(rows), ragged="m")
     offsets = torch.tensor(np.cumsum(rows), dtype=torch.int32, device="cuda")
     ends = offsets.tolist()
@@ -229,7 +229,7 @@ def main() -> None:
         order = {(kind, p.m, p.n, p.k, p.dtype.value): i for i, (kind, p) in enumerate(problems())}
         last = len(order)
         rows.sort(key=lambda row: order.get((row["kind"], row["m"], row["n"], row["k"], row["dtype"]), last))
-        device = open_device(info)
+        device = device_of("cuda")
         document = {"device": info.name, "driver": info.driver, "versions": dict(versions_of(info, device.compiler))}
         document |= {"date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "method": METHOD}
         document |= {"summary": summary_of(rows)}

@@ -132,7 +132,7 @@ def tilings() -> tuple[Config, ...]:
     return tuple(
         simt.build(
             {"block_m": lanes * m * warps_m, "block_n": 32 // lanes * n * warps_n, "block_k": k, "thread_m": m}
-            | {"thread_n": n, "lanes_m": lanes, "order": Order.ROWS, "interleave": 2}
+            | {"thread_n": n, "lanes_m": lanes, "order": Order.ROWS, "interleave": 2, "shared": True}
         )
         for m, n, lanes, (warps_m, warps_n), k in itertools.product(thread_m, thread_n, lanes_m, warps, (8, 16))
         if m * n <= MOST_ACCUMULATORS and lanes * m * warps_m in block_m and 32 // lanes * n * warps_n in block_n

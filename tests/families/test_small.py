@@ -10,11 +10,13 @@ import pytest
 from faults import holds_in_a_process
 from products import SCALARS, TRANS, QuickDevice, check_batch, exact, integers
 from quick import TYPICAL, compile_together
+from search_spaces import H200
 from tilewright.codegen.config import MAX_STATIC_SMEM_BYTES
 from tilewright.codegen.errors import ConfigError
 from tilewright.codegen.families import parse
 from tilewright.codegen.legality import rejections
 from tilewright.codegen.problem import Problem
+from tilewright.codegen.render import render
 from tilewright.codegen.source import KernelSource
 from tilewright.runtime.check.verify import Verifier
 from tilewright.runtime.device.cache import compile_cached
@@ -135,7 +137,8 @@ FAULTS_OF_RUNS = (
     ("vectors of C from its first element", "c = c_tiles + head;", "c = c_tiles;"),
     ("copies not awaited", "wait_copies<0>();", ""),
     ("barrier before the products lost", "        __syncthreads();\n        if (works)", "        if (works)"),
-    ("C put over A and B that are read", "b_tiles);\n        __syncthreads();", "b_tiles);"),
+    ("C put over A and B that are read", "b_tiles);\n        }\n        __syncthreads();", "b_tiles);\n        }"),
+    ("rows read at whole steps alone", "if (a_steps == a_tiles && b_steps == b_tiles) ", "if (true) "),
     ("barrier before C is stored lost", "acc);\n    __syncthreads();", "acc);"),
     ("threads beyond the products", "threadIdx.x < products * Mine::kParts", "true"),
     ("rows of other threads", "kFirstStep = TileA::kRow % 2 ? kThreadM : 1", "kFirstStep = 1"),
@@ -162,9 +165,9 @@ def test_the_text_without_a_fault_passes(text: str) -> None:
 
 def right(text: str, old: str, new: str) -> bool:
     """Whether products are right with a change of the text. A change in a line for gaps is made in the instance for
-    matrices with gaps, any other in the instance for matrices without."""
-    gaps = any(word in old for word in ("ldc", "outer_step"))
-    problem, config, device = Problem(5, 7, 3, batch=10), parse(text), QuickDevice()
+    matrices with gaps, any other in the instance for matrices without, and one of reads in vectors with rows of two."""
+    gaps, depth = any(word in old for word in ("ldc", "outer_step")), 8 if "a_steps" in old else 3
+    problem, config, device = Problem(5, 7, depth, batch=10), parse(text), QuickDevice()
     plain = prepare(device, problem, config, aligned=not gaps)
     assert old in plain.source.code
     changed = KernelSource(plain.source.name, plain.source.code.replace(old, new))
@@ -172,6 +175,21 @@ def right(text: str, old: str, new: str) -> bool:
     if gaps:
         return passes(kernel)
     return all(run(kernel, *each) for each in SCALARS) and all(run(kernel, 1.0, 0.0, starts) for starts in ANYWHERE)
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize(
+    ("k", "trans", "width"), [(8, "nn", 4), (6, "nn", 2), (8, "tt", 4), (7, "nn", 0), (8, "tn", 0)]
+)
+def test_rows_along_k_are_read_in_vectors(k: int, trans: str, width: int) -> None:
+    """Vectors are as wide as the length of rows allows: without them, rows of eight elements lie in the same banks."""
+    from cupy_backends.cuda.libs import nvrtc
+
+    source = render(Problem(9, 7, k, trans=trans, batch=1000), parse("small:4x2x2,load=cp_async"), H200)
+    program = nvrtc.createProgram(source.code, "small.cu", (), ())
+    nvrtc.compileProgram(program, ("-arch=compute_90", "-std=c++17"))
+    product = nvrtc.getPTX(program).decode().partition("cp.async.wait_group")[2].partition("st.shared")[0]
+    assert max((each for each in (2, 4) if f"ld.shared.v{each}.f32" in product), default=0) == width
 
 
 def passes(kernel: Kernel) -> bool:

@@ -368,6 +368,25 @@ def test_neighbours_of_a_config_are_a_step_or_two_away(shape: str, dtype: str, t
     assert any(stages in (each.get("stages") for each in result) for stages in (2, 3, 5, 6))
 
 
+@pytest.mark.parametrize(("dtype", "text", "sides"), [
+    ("float", "simt:128x128x8,thread=16x8,lanes_m=4,interleave=4", ({"block_m": 112, "thread_m": 14},
+     {"block_n": 112, "thread_n": 7})),
+    ("double", "dmma:64x128x16,warp=64x32", ({"block_n": 112, "warp_n": 16},)),
+])  # fmt: skip
+def test_sides_of_tiles_that_leave_less_beyond_c_are_neighbours(
+    dtype: str, text: str, sides: tuple[dict[str, int], ...]
+) -> None:
+    """Steps to these sides lead over others that no rule allows. Where tiles end with C, no side is better."""
+    config = tilewright.codegen.families.parse(text)
+    odd, even = (Problem.parse(shape, dtype) for shape in ("333x777x555", "384x768x512"))
+    for side in sides:
+        fitted = config.changed(**side)
+        assert fitted in neighbours(config, Forecast(odd, H200))
+        assert fitted not in neighbours(config, Forecast(even, H200))
+        limited = {name: (value, side.get(name, value)) for name, value in config.values}
+        assert fitted in neighbours(config, Forecast(odd, H200), limited)
+
+
 @pytest.mark.parametrize("key", KNOWN)
 def test_a_prefetch_to_l2_is_for_devices_where_kernels_overlap(key: str) -> None:
     info = KNOWN[key]
