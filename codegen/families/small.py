@@ -69,7 +69,8 @@ def held_bytes(problem: Problem, matrices: int, load: Load) -> int:
 
 
 def thread_registers(thread_m: int, thread_n: int, dtype: DType) -> int:
-    """Registers of a thread that computes `thread_m` by `thread_n` elements of C, from above: at most 255."""
+    """Registers of a thread that computes `thread_m` by `thread_n` elements of C, at most 255. A kernel that reads rows
+    in vectors takes up to 40 more."""
     return min(255, 40 + dtype.size_bytes // 4 * (thread_m * thread_n + thread_m + thread_n))
 
 

@@ -182,7 +182,7 @@ def right(text: str, old: str, new: str) -> bool:
     ("k", "trans", "width"), [(8, "nn", 4), (6, "nn", 2), (8, "tt", 4), (7, "nn", 0), (8, "tn", 0)]
 )
 def test_rows_along_k_are_read_in_vectors(k: int, trans: str, width: int) -> None:
-    """Vectors are as wide as the length of rows allows: without them, rows of eight elements lie in the same banks."""
+    """Vectors are as wide as the length of rows allows. Single elements of rows of 4, 8 or 32 lie in few banks."""
     from cupy_backends.cuda.libs import nvrtc
 
     source = render(Problem(9, 7, k, trans=trans, batch=1000), parse("small:4x2x2,load=cp_async"), H200)
@@ -190,6 +190,24 @@ def test_rows_along_k_are_read_in_vectors(k: int, trans: str, width: int) -> Non
     nvrtc.compileProgram(program, ("-arch=compute_90", "-std=c++17"))
     product = nvrtc.getPTX(program).decode().partition("cp.async.wait_group")[2].partition("st.shared")[0]
     assert max((each for each in (2, 4) if f"ld.shared.v{each}.f32" in product), default=0) == width
+
+
+@pytest.mark.parametrize(
+    ("k", "trans", "starts"),
+    [
+        (6, "nn", (0, 0, 0)), (7, "nn", (0, 0, 0)), (6, "tt", (0, 0, 0)), (8, "nt", (0, 0, 0)), (7, "tn", (0, 0, 0)),
+        (8, "nn", (0, 1, 3)), (8, "tt", (1, 0, 3)),
+    ],
+)  # fmt: skip
+def test_rows_at_whole_steps_are_read_in_vectors(k: int, trans: str, starts: Sequence[int]) -> None:
+    """Products are right without the text for rows elsewhere, which reads single elements, where the operand whose rows
+    run along k begins at an aligned address."""
+    problem, device = Problem(5, 7, k, trans=trans, batch=10), QuickDevice()
+    plain = prepare(device, problem, parse(AS_A_RUN))
+    code = plain.source.code.replace("else part.template multiply<1>(acc, a_tiles, b_tiles);", "")
+    assert code != plain.source.code
+    source = KernelSource(plain.source.name, code)
+    assert run(Kernel(device, problem, plain.fit, source, compile_cached(device.compiler, source)), 1.0, 0.0, starts)
 
 
 def passes(kernel: Kernel) -> bool:

@@ -378,13 +378,19 @@ def test_sides_of_tiles_that_leave_less_beyond_c_are_neighbours(
 ) -> None:
     """Steps to these sides lead over others that no rule allows. Where tiles end with C, no side is better."""
     config = tilewright.codegen.families.parse(text)
-    odd, even = (Problem.parse(shape, dtype) for shape in ("333x777x555", "384x768x512"))
+    odd, even, one_row = (Problem.parse(shape, dtype) for shape in ("333x777x555", "384x768x512", "384x777x555"))
     for side in sides:
         fitted = config.changed(**side)
         assert fitted in neighbours(config, Forecast(odd, H200))
         assert fitted not in neighbours(config, Forecast(even, H200))
+        assert (fitted in neighbours(config, Forecast(one_row, H200))) is ("block_n" in side)
         limited = {name: (value, side.get(name, value)) for name, value in config.values}
-        assert fitted in neighbours(config, Forecast(odd, H200), limited)
+        result = neighbours(config, Forecast(odd, H200), limited)
+        assert fitted in result
+        assert all(each.get(name) in values for each in result for name, values in limited.items())
+    # A side under half is no neighbour, though 40 rows and columns leave less beyond C than 128.
+    whole = neighbours(config, Forecast(Problem.parse("200x200x555", dtype), H200))
+    assert all(2 * min(each.cta_tile[:2]) >= 64 for each in whole if each.cta_tile != config.cta_tile)
 
 
 @pytest.mark.parametrize("key", KNOWN)
