@@ -165,7 +165,7 @@ def test_the_text_without_a_fault_passes(text: str) -> None:
 
 def right(text: str, old: str, new: str) -> bool:
     """Whether products are right with a change of the text. A change in a line for gaps is made in the instance for
-    matrices with gaps, any other in the instance for matrices without, and one of reads in vectors with rows of two."""
+    matrices with gaps, any other in the instance for matrices without, and one of reads in vectors with k = 8."""
     gaps, depth = any(word in old for word in ("ldc", "outer_step")), 8 if "a_steps" in old else 3
     problem, config, device = Problem(5, 7, depth, batch=10), parse(text), QuickDevice()
     plain = prepare(device, problem, config, aligned=not gaps)
