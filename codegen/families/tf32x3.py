@@ -117,7 +117,10 @@ class Tf32x3Config(FragmentConfig):
         """Registers that the compiler takes, from above: it reads and splits operands of all steps of a tile early."""
         if self.tile.accumulators >= 64:
             return registers_held_to(self)  # the compiler takes all that it may
-        ahead = 32 if self.tile.block_k <= 16 * self.tile.slices else 72
+        steps = self.tile.block_k // self.tile.slices
+        ahead = 32 if steps <= 16 else 72 if steps <= 32 else 104
+        if steps > self.pipeline.promote:
+            ahead += 16
         copies = sum(self.copies(fit))
         if copies > 8:
             ahead += copies + 8

@@ -25,8 +25,6 @@ from elftools.elf.elffile import ELFFile
 from quick import TYPICAL
 from search_spaces import tried
 from tilewright.codegen.config import Config
-from tilewright.codegen.fit import Fit
-from tilewright.codegen.leaf import Edge
 from tilewright.codegen.legality import serves
 from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.codegen.render import render
@@ -111,7 +109,7 @@ def assert_facts_as_predicted(rows: Sequence[Row], facts: Sequence[MachineCode])
         problem, fit = instance_of(text)
         config = fit.config
         version = tuple(map(int, machine.compiler.split(".")[:2]))  # 13.5 spills more than 13.0
-        more = more_registers(fit, target)
+        more = more_registers(config, target)
         predicted = (config.registers(fit, problem.dtype) + more, config.launch_config(problem, 132).static_smem_bytes)
         most_bytes = most_spilled_bytes(fit, target, problem.dtype, version)
         taken = machine.registers, machine.smem_bytes, machine.local_bytes
@@ -120,13 +118,9 @@ def assert_facts_as_predicted(rows: Sequence[Row], facts: Sequence[MachineCode])
     assert not wrong, "\n".join(map(str, wrong))
 
 
-def more_registers(fit: Fit, target: str) -> int:
-    """Registers of a thread that the compiler takes beyond the predicted ones. In `tf32x3` guarded copies take 24 more.
-    On targets without measurements the compiler keeps in registers the values that CTAs which share a tile need at its
-    end, and the third terms of a float."""
-    config: Any = fit.config
-    if config.family == "tf32x3" and fit.edge is Edge.BOUNDS:
-        return 24
+def more_registers(config: Any, target: str) -> int:
+    """Registers of a thread that the compiler takes beyond the predicted ones. On targets without measurements it keeps
+    in registers the values that CTAs which share a tile need at its end, and the third terms of a float."""
     if target not in ("sm_100", "sm_120"):
         return 0
     if config.family == "dmma":
