@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -362,31 +363,45 @@ def test_every_fault_of_stream_k_is_caught_and_the_unfaulted_text_passes(part: i
 # ---- The order of CTAs -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("text", [LOOP, SLICES, TENSOR, SHARED, LOOP.replace("stream_k=4", "stream_k=1")])
-@pytest.mark.parametrize("shape", ["66x36x4100", "700x900x1000"])
-def test_the_order_of_ctas_makes_no_difference(text: str, shape: str) -> None:
-    """Forty launches on two streams give the same bits, and the right ones."""
-    device = open_device(choose("cuda"))
-    config = variant(text)
-    problem = Problem.parse(shape, "double" if config.family == "dmma" else "float")
-    kernel = prepare(device, problem, config)
-    xp, rng = device.xp, np.random.default_rng(5)
-    name = problem.dtype.numpy_name
-    a, b = (xp.asarray(rng.random(stored), dtype=name) for stored in (problem.stored_a, problem.stored_b))
+def operands_on(device: Any, problem: Problem) -> tuple[Any, Any]:
+    """Random matrices of a problem on a GPU."""
+    rng, name = np.random.default_rng(5), problem.dtype.numpy_name
+    a, b = (device.xp.asarray(rng.random(stored), dtype=name) for stored in (problem.stored_a, problem.stored_b))
+    return a, b
+
+
+def bits_on_two_streams(kernel: Kernel, a: Any, b: Any) -> set[bytes]:
+    """The distinct results of forty launches on two streams, which run beside each other."""
+    xp, problem = kernel.device.xp, kernel.problem
     streams = [xp.cuda.Stream(non_blocking=True, priority=priority) for priority in (0, -1)]
-    outputs = [[xp.empty((problem.m, problem.n), name) for _ in range(20)] for _ in streams]
+    outputs = [[xp.empty((problem.m, problem.n), a.dtype) for _ in range(20)] for _ in streams]
     xp.cuda.Device().synchronize()
     for each in range(20):
         for stream, results in zip(streams, outputs, strict=True):
             with stream:
                 kernel.launch(*map(on_device, (a, b, results[each])))
     xp.cuda.Device().synchronize()
-    distinct = {xp.asnumpy(result).tobytes() for results in outputs for result in results}
-    assert len(distinct) == 1
-    expected = xp.asnumpy(a).astype(float) @ xp.asnumpy(b).astype(float)
-    got = np.frombuffer(distinct.pop(), name).reshape(expected.shape)
-    assert np.abs(got - expected).max() < problem.k * float(np.finfo(name).eps) * expected.max()
+    return {xp.asnumpy(result).tobytes() for results in outputs for result in results}
+
+
+def assert_one_right_result(distinct: set[bytes], a: Any, b: Any) -> None:
+    """Fail unless all results have the same bits, and these are the product's."""
+    (bits,) = distinct
+    a, b = a.get(), b.get()
+    expected = a.astype(float) @ b.astype(float)
+    got = np.frombuffer(bits, a.dtype).reshape(expected.shape)
+    assert np.abs(got - expected).max() < a.shape[1] * float(np.finfo(a.dtype).eps) * expected.max()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("text", [LOOP, SLICES, TENSOR, SHARED, LOOP.replace("stream_k=4", "stream_k=1")])
+@pytest.mark.parametrize("shape", ["66x36x4100", "700x900x1000"])
+def test_the_order_of_ctas_makes_no_difference(text: str, shape: str) -> None:
+    device = open_device(choose("cuda"))
+    config = variant(text)
+    problem = Problem.parse(shape, "double" if config.family == "dmma" else "float")
+    a, b = operands_on(device, problem)
+    assert_one_right_result(bits_on_two_streams(prepare(device, problem, config), a, b), a, b)
 
 
 # ---- The cooperative split-K reduction --------------------------------------------------------------------------
@@ -477,9 +492,7 @@ def test_ctas_that_wait_and_that_give_up_make_no_difference(text: str, shape: st
     device = open_device(choose("cuda"))
     config = variant(text)
     problem = Problem.parse(shape, "double" if config.family == "dmma" else "float")
-    xp, rng = device.xp, np.random.default_rng(5)
-    name = problem.dtype.numpy_name
-    a, b = (xp.asarray(rng.random(stored), dtype=name) for stored in (problem.stored_a, problem.stored_b))
+    a, b = operands_on(device, problem)
     fit = fitted(problem, config, device.info)
     source = render(problem, config, device.info, fit)
     patience = "kPatience = 1 << 18"
@@ -489,17 +502,5 @@ def test_ctas_that_wait_and_that_give_up_make_no_difference(text: str, shape: st
     for clocks in ("1 << 18", "0", "2000"):
         changed = replace(source, code=source.code.replace(patience, f"kPatience = {clocks}"))
         kernel = Kernel(device, problem, fit, changed, compile_cached(device.compiler, changed))
-        streams = [xp.cuda.Stream(non_blocking=True, priority=priority) for priority in (0, -1)]
-        outputs = [[xp.empty((problem.m, problem.n), name) for _ in range(20)] for _ in streams]
-        xp.cuda.Device().synchronize()
-        for each in range(20):
-            for stream, results in zip(streams, outputs, strict=True):
-                with stream:
-                    kernel.launch(*map(on_device, (a, b, results[each])))
-        xp.cuda.Device().synchronize()
-        distinct |= {xp.asnumpy(result).tobytes() for results in outputs for result in results}
-    assert len(distinct) == 1
-    expected = xp.asnumpy(a).astype(float) @ xp.asnumpy(b).astype(float)
-    (bits,) = distinct
-    got = np.frombuffer(bits, name).reshape(expected.shape)
-    assert np.abs(got - expected).max() < problem.k * float(np.finfo(name).eps) * expected.max()
+        distinct |= bits_on_two_streams(kernel, a, b)
+    assert_one_right_result(distinct, a, b)
