@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from .errors import ConfigError, nearest_of
 
+REGISTERS_PER_SM = 65536
+"""Number of 32-bit registers of an SM, of which the threads of a CTA have an equal share at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Arch:
@@ -32,7 +35,7 @@ class Arch:
     cluster, tma and wgmma.mma_async. With griddepcontrol, kernels that follow each other are launched with PDL."""
     max_threads_per_block: int = 1024
     """Threads of one block."""
-    registers_per_sm: int = 65536
+    registers_per_sm: int = REGISTERS_PER_SM
     """Registers of one SM, and the most that one CTA can hold."""
     smem_reserved_bytes: int = 1024
     """Shared memory that the system takes from each block."""

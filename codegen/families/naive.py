@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ..arch import REGISTERS_PER_SM
 from ..config import Config
 from ..fit import Fit
 from ..leaf import EdgePolicy, option
@@ -45,4 +46,4 @@ class NaiveConfig(Config):
 
     def registers(self, fit: Fit, dtype: DType) -> int:
         # Two operands a step; the launch bounds hold the compiler to the registers that the CTA's threads can share.
-        return min(44 + 2 * self.tile.unroll * dtype.size_bytes // 4, 65536 // self.threads)
+        return min(44 + 2 * self.tile.unroll * dtype.size_bytes // 4, REGISTERS_PER_SM // self.threads)

@@ -2,14 +2,16 @@
 
 m, n and k are constants of the text. A CTA copies the matrices of several products, which mostly follow each other in
 memory, to shared memory as one run, multiplies them there and writes the results as one run. With `load` at
-`registers`, runs pass through registers element by element to rows that are padded against bank conflicts. With
-`cp_async` they are copied as they are, in whole vectors, whatever the length of rows and wherever the run begins.
+`registers`, threads load vectors of a run and store their elements singly to rows that are padded against bank
+conflicts. With `cp_async` a run is copied as it lies, in vectors of 16 bytes but for the elements after the last one,
+whatever the length of rows and wherever the run begins.
 """
 
 import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..arch import REGISTERS_PER_SM
 from ..config import Config
 from ..fit import Fit
 from ..leaf import Edge, option
@@ -69,8 +71,8 @@ def held_bytes(problem: Problem, matrices: int, load: Load) -> int:
 
 
 def thread_registers(thread_m: int, thread_n: int, dtype: DType) -> int:
-    """Registers of a thread that computes `thread_m` by `thread_n` elements of C, at most 255. A kernel that reads rows
-    in vectors takes up to 40 more."""
+    """Estimated registers of a thread that computes `thread_m` by `thread_n` elements of C, at most 255. The estimate
+    is up to 40 too low for kernels that read rows in vectors."""
     return min(255, 40 + dtype.size_bytes // 4 * (thread_m * thread_n + thread_m + thread_n))
 
 
@@ -179,4 +181,4 @@ class SmallConfig(Config):
         return LaunchConfig(grid, self.block, self.held_bytes(problem), self.start_bytes)
 
     def registers(self, fit: Fit, dtype: DType) -> int:
-        return min(thread_registers(self.tile.thread_m, self.tile.thread_n, dtype), 65536 // self.threads)
+        return min(thread_registers(self.tile.thread_m, self.tile.thread_n, dtype), REGISTERS_PER_SM // self.threads)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ..arch import REGISTERS_PER_SM
 from ..cost import Cost
 from ..fit import Fit
 from ..leaf import option
@@ -143,4 +144,4 @@ class WgmmaConfig(TermConfig):
 
     def registers(self, fit: Fit, dtype: DType) -> int:
         # A thread has these registers on average when it starts.
-        return min(255, 65536 // self.threads // 8 * 8)
+        return min(255, REGISTERS_PER_SM // self.threads // 8 * 8)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Self
 
+from ..arch import REGISTERS_PER_SM
 from ..config import Config
 from ..fit import WIDTHS, Fit, FitRule
 from ..leaf import option
@@ -58,7 +59,7 @@ def registers_for(threads: int, ctas: int) -> int:
     """Most registers of a thread with which `ctas` CTAs of `threads` threads fit on an SM of every known device."""
     # Each of the four schedulers has a quarter of the registers and takes whole warps.
     warps = -(-threads // 32) * ctas
-    return min(255, 65536 // (32 * 4 * -(-warps // 4)) // 8 * 8)
+    return min(255, REGISTERS_PER_SM // (32 * 4 * -(-warps // 4)) // 8 * 8)
 
 
 def registers_held_to(config: Config) -> int:

@@ -2,6 +2,7 @@
 
 import numbers
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -84,11 +85,11 @@ def check_place(first: str, place: object, name: str, other: object) -> None:
     check(place == other, text, DeviceMismatchError)
 
 
-def check_rising(offsets: Sequence[int], most: int) -> None:
-    """Raise ShapeError unless the ends of groups rise from 0 to `most` at most."""
+def check_non_decreasing(offsets: Sequence[int], most: int) -> None:
+    """Raise ShapeError unless the ends of groups are non-decreasing, from 0 to `most`."""
     before = 0
     for end in offsets:
-        text = f"offsets must rise from 0 to {most} at most, got {end} after {before}"
+        text = f"offsets must not decrease, and lie from 0 to {most}, got {end} after {before}"
         check(before <= end <= most, text, ShapeError)
         before = end
 
@@ -102,8 +103,11 @@ def is_transposed(view: View) -> bool:
 
 
 def transpose_of(view: View) -> View:
-    """The transpose of a view."""
-    return View(view.pointer, view.shape[::-1], view.strides[::-1], view.dtype, view.place, view.writable)
+    """The view with its last two dimensions exchanged, the transposes of its matrices; a vector is its own."""
+    shape, strides = view.shape, view.strides
+    if len(shape) < 2:
+        return view
+    return replace(view, shape=(*shape[:-2], *shape[:-3:-1]), strides=(*strides[:-2], *strides[:-3:-1]))
 
 
 def names_of(swapped: bool) -> tuple[str, str, str]:
@@ -148,7 +152,7 @@ def laid_out(
 
 
 def check_written(out: View) -> None:
-    """Raise LayoutError unless every element of a matrix can be written, to memory of its own."""
+    """Raise LayoutError unless an array of any rank is writable and no two of its elements share memory."""
     check(out.writable, "out is read-only: pass an array that may be written", LayoutError)
     steps = [(abs(step), length) for step, length in zip(out.strides, out.shape) if length > 1]
     reach = out.dtype.size_bytes

@@ -28,11 +28,11 @@ from ..store.lookup import LookupResult, Ranking
 from ..store.record import Record
 from ..store.store import Store
 from ..store.versions import versions_of
-from .arguments import called, check_graphs, laid_out, refuse
+from .arguments import called, check_graphs, laid_out, refuse, transpose_of
 from .arrays import KINDS, A, Copy, Kind, View, kind_of
 from .kernel import Kernel, prepare
 from .plan import CallPlan, CallPlans, ReadyKernel, first_call
-from .stack import Stack, stacked, turned
+from .stack import Stack, stacked
 from .vendor import OwnKernel, VendorFallback, VendorProduct, vendor_of
 
 
@@ -185,7 +185,7 @@ class Gemm:
         if a.place not in ("host", self.device.selector):
             raise DeviceMismatchError(f"a, b and out are on {a.place}, the kernel on {self.device.selector}")
         ready = self._ready_transposed(kind) if swapped else self._ready
-        plan = CallPlan(ready, kind, a.place, lds, swapped=swapped, stack=stack, inside=self._inside)
+        plan = CallPlan(ready, kind, a.place, lds, stack, self._inside, swapped=swapped)
         if key is not None:
             with self._lock.alone():
                 self._plans.keep(key, ready, plan)
@@ -197,12 +197,12 @@ class Gemm:
         if problem.batch == 1 and before != {1}:  # not a stack of one matrix
             return Stack(a, b, out, (problem.m, problem.n)), a, b
         trans = problem.trans_a, problem.trans_b
-        op_a, op_b = (turned(x) if t else x for x, t in zip((a, b), trans))
+        op_a, op_b = (transpose_of(x) if t else x for x, t in zip((a, b), trans))
         stack = stacked(op_a, op_b, out, folds=False)
         text = f"a, b and out must be stacks of {problem.batch} matrices along two dimensions at most"
         good = stack.batch == problem.batch and len(stack.dims) <= 2
         check(good, f"{text}, got shapes {a.shape} and {b.shape}", ShapeError)
-        first_a, first_b = (turned(x) if t else x for x, t in zip((stack.a, stack.b), trans))
+        first_a, first_b = (transpose_of(x) if t else x for x, t in zip((stack.a, stack.b), trans))
         return stack, first_a, first_b
 
     def _inside(self, a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:

@@ -166,20 +166,24 @@ class Library:
         transforms and traces record products of their tensors.
 
         Args:
-            a: m x k, float32 or float64, of NumPy, CuPy or torch, or anything with `__cuda_array_interface__` or
-                `__dlpack__`.
-            b: k x n, of the same dtype and in the same memory.
-            out: m x n, written, row by row or column by column; with beta other than 0 it is C, and has to be given.
+            a: (..., m, k), or (k,) as a row; float32 or float64, of NumPy, CuPy or torch, or anything with
+                `__cuda_array_interface__` or `__dlpack__`.
+            b: (..., k, n), or (k,) as a column; of the same dtype and in the same memory. The dimensions before the
+                last two broadcast with those of a, without a copy.
+            out: (..., m, n), the shape of the result, without m where a is a vector and without n where b is. Its
+                matrices lie row by row or column by column. With beta other than 0 it is C, and has to be given.
             alpha: factor of the product, a number or a 0-d array. With 0, a and b are not read. A 0-d array on a GPU is
                 copied to the processor at each call, which waits for the GPU and cannot be captured.
             beta: factor of C, in the same way. With 0, what `out` held is not read.
             accuracy: ieee, elementwise or normwise, as for `load`.
             device: auto, cuda, cuda:N or host, for arrays in the processor's memory.
-            copy: `never`, or `if-needed`, which copies arrays with reversed, stepped or broadcast strides.
+            copy: `never`, or `if-needed`, which copies arrays with negative strides, and matrices whose columns lie
+                apart or whose rows overlap.
             vendor: auto or never, as for `load`.
 
         Returns:
-            `out` if given, else a new array of a's kind, m x n, row by row.
+            `out` if given, else a new array of a's kind in the shape of the result, row by row; a scalar for two
+            vectors.
 
         Raises:
             TilewrightError: every error of calling a loaded kernel and of `tilewright.load`.
@@ -261,7 +265,7 @@ class Library:
 
         timed = place != "host" and problem.batch == 1 and not problem.ragged
         ready = self._ready(problem, where, kind, operands=operands if timed else None)
-        plan = CallPlan(ready, kind, place, lds, trans, swapped, stack, inside)
+        plan = CallPlan(ready, kind, place, lds, stack, inside, trans, swapped)
         with self._lock.alone():
             if key is not None and self._kernels.get((problem, where)) is ready:  # not removed meanwhile
                 self._plans.keep(words, ready, plan)
@@ -282,8 +286,8 @@ class Library:
         belong to no group; such rows of the result are beta * out.
 
         Offsets stay where they are: those of arrays on a GPU are read by the kernel there, so that the call may be
-        captured and they may change between replays. They are not checked: if they do not rise, results are wrong, but
-        nothing outside `out` is written. torch's autograd and traces record products of their tensors.
+        captured and they may change between replays. Offsets on a GPU are not checked: if they decrease, results are
+        wrong, but nothing outside `out` is written. torch's autograd and traces record products of their tensors.
 
         Args:
             a: rows x k, or m x rows where b is a matrix; float32 or float64, of NumPy, CuPy or torch, or anything with
@@ -295,13 +299,14 @@ class Library:
             beta: factor of what `out` held, in the same way.
             accuracy: ieee, elementwise or normwise, as for `load`.
             device: auto, cuda, cuda:N or host, for arrays in the processor's memory.
-            copy: `never`, or `if-needed`, which copies arrays with reversed, stepped or broadcast strides.
+            copy: `never`, or `if-needed`, as for `matmul`.
 
         Returns:
             `out` if given, else a new array of a's kind, row by row.
 
         Raises:
-            ShapeError: shapes that do not fit, or offsets in the processor's memory that do not rise up to `rows`.
+            ShapeError: shapes that do not fit, or offsets in the processor's memory that are negative, decrease or
+                exceed `rows`.
             TilewrightError: every error of `tilewright.matmul`.
         """
         if more or unknown:

@@ -9,10 +9,9 @@ from ...codegen.errors import ArgumentTypeError, LayoutError, ShapeError, check
 from ...codegen.problem import DType
 from ..device import launcher
 from .arguments import (
-    Dim,
     check_apart,
+    check_non_decreasing,
     check_place,
-    check_rising,
     check_start,
     check_written,
     is_transposed,
@@ -68,27 +67,20 @@ class CallPlan:
 
     def __init__(
         self, ready: ReadyKernel, kind: Kind, place: str, lds: tuple[int, int, int],
-        transposed: tuple[bool, bool] = (False, False), swapped: bool = False, stack: Stack | None = None,
-        inside: Inside | None = None,
+        stack: Stack, inside: Inside, transposed: tuple[bool, bool] = (False, False), swapped: bool = False,
     ) -> None:  # fmt: skip
-        """`transposed` says whether the kernel's stored A and B are the transposes of the arrays. With `swapped` the
+        """`stack` is the caller's product, and `inside` multiplies arrays of the library of the kernel's device.
+        `transposed` says whether the kernel's stored A and B are the transposes of the arrays. With `swapped` the
         kernel computes the transpose of the caller's product: its A is `b`, its B is `a`, and its C `out` transposed.
-        `stack` is the caller's product if that is not one of two matrices, and `inside` multiplies stacks on the
-        kernel's device.
         """
         kernel = ready.kernel
         self.tracks = kind.tracked if kind.autograd else None
         """Tells whether autograd has to record a product of three arrays; None for arrays without autograd."""
         self._ready, self._kind, self._device = ready, kind, kernel.device
         self._pointer, self._stream, self._inside = kind.pointer, kind.stream, inside
-        self._shape: tuple[int, ...] = kernel.problem.m, kernel.problem.n
-        self._dims: Sequence[Dim] = ()
-        strides, offsets = None, _ONE
-        if stack is not None:
-            stack = stack.transposed if swapped else stack
-            self._shape, self._dims = stack.shape, stack.dims
-            strides, offsets = stack.strides, stack.offsets
-        run = kernel.laid(*lds, strides)
+        stack = stack.transposed if swapped else stack
+        self._shape, self._dims, offsets = stack.shape, stack.dims, stack.offsets
+        run = kernel.laid(*lds, stack.strides)
         self._run = run if offsets == _ONE else repeated(run, offsets)
         self._index = None if place == "host" else int(place.partition(":")[2])
         """Number of the arrays' GPU, None for the processor's memory."""
@@ -126,8 +118,8 @@ class CallPlan:
         return call
 
     def __call__(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, *further: Any) -> Any:
-        """The product. `further` has the offsets of a ragged batch, if it is one. In the processor's memory they are
-        checked to rise.
+        """The product. `further` has the offsets of a ragged batch, if it is one. The plan checks that offsets in the
+        processor's memory are non-decreasing.
 
         Raises ArgumentTypeError, ShapeError, LayoutError, LaunchError.
         """
@@ -145,7 +137,9 @@ class CallPlan:
             for offsets in further:
                 self._kind.check_memory("offsets", offsets)
                 problem = self._ready.kernel.problem
-                check_rising(self._kind.numpy(offsets).tolist(), problem.m if problem.ragged == "m" else problem.k)
+                check_non_decreasing(
+                    self._kind.numpy(offsets).tolist(), problem.m if problem.ragged == "m" else problem.k
+                )
             if device.info.arch.is_host:
                 return self._here(0, False, a, b, out, alpha, beta, *further)
             with device.entered():
@@ -191,7 +185,7 @@ class CallPlan:
     def _through_device(self, a: Any, b: Any, out: Any, alpha: float, beta: float, *further: Any) -> Any:
         """The product of arrays in the processor's memory by a kernel on a GPU: copied in, launched, copied out."""
         result = self._new_result(a, beta) if out is None else out
-        if self._inside is not None and (self._dims or len(self._shape) != 2):
+        if self._dims or len(self._shape) != 2:
             return self._stack_through_device(a, b, out, result, alpha, beta, *further)
         pointer, problem = self._kind.pointer, self._ready.kernel.problem
         if self._swapped:
@@ -233,7 +227,6 @@ class CallPlan:
         for name, array in (("a", a), ("b", b), ("out", result)):
             kind.view(name, array)
         device_a, device_b, c, *others = (device.xp.asarray(kind.numpy(each)) for each in (a, b, result, *further))
-        assert self._inside is not None
         product = self._inside(device_a, device_b, c if beta else None, alpha, beta, *others)
         kind.numpy(result)[...] = device.to_numpy(product)
         kind.wrote(result)

@@ -191,14 +191,6 @@ def _folded(dims: list[Dim], matrices: list[View]) -> tuple[list[Dim], list[View
     return dims[:-1], [tall[0], b, tall[1]]
 
 
-def turned(view: View) -> View:
-    """The stack of the transposed matrices."""
-    shape, strides = view.shape, view.strides
-    if len(shape) < 2:
-        return view
-    return replace(view, shape=(*shape[:-2], *shape[:-3:-1]), strides=(*strides[:-2], *strides[:-3:-1]))
-
-
 def _with_strides(view: View) -> View:
     """The view; one without elements as an array without gaps, as its strides mean nothing."""
     return view if all(view.shape) else replace(view, strides=_dense(view.shape, view.dtype.size_bytes))

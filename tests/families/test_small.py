@@ -140,7 +140,7 @@ FAULTS_OF_RUNS = (
     ("C put over A and B that are read", "b_tiles);\n        }\n        __syncthreads();", "b_tiles);\n        }"),
     ("rows read at whole steps alone", "if (a_steps == a_tiles && b_steps == b_tiles) ", "if (true) "),
     ("barrier before C is stored lost", "acc);\n    __syncthreads();", "acc);"),
-    ("threads beyond the products", "threadIdx.x < products * Mine::kParts", "true"),
+    ("threads beyond the products", "threadIdx.x < products * ThreadPart::kParts", "true"),
     ("rows of other threads", "kFirstStep = TileA::kRow % 2 ? kThreadM : 1", "kFirstStep = 1"),
     ("gaps ignored", "* ldc + within % kN", "* kN + within % kN"),
 )  # fmt: skip

@@ -41,7 +41,7 @@ from tilewright.runtime.product import kernel as kernel_module
 from tilewright.runtime.product.arrays import View
 from tilewright.runtime.product.kernel import Kernel, Laid
 from tilewright.runtime.product.plan import CallPlan, ReadyKernel
-from tilewright.runtime.product.stack import grouped
+from tilewright.runtime.product.stack import Stack, grouped
 from tilewright.runtime.product.vendor import Vendor, VendorProduct
 from variants import variant
 
@@ -274,6 +274,12 @@ def view_of(address: int, shape: tuple[int, ...]) -> View:
     return View(address, shape, strides, DType.FLOAT, "cuda:0")
 
 
+def plain(problem: Problem) -> Stack:
+    """The product of two matrices on the fake GPU."""
+    shapes = (A, problem.stored_a), (B, problem.stored_b)
+    return Stack(*(view_of(*each) for each in shapes), None, (problem.m, problem.n))
+
+
 class Product:
     """A plan on the fake GPU, in the language that is in use."""
 
@@ -281,12 +287,12 @@ class Product:
         shape, text = CONFIGS[name]
         shape, _, dtype = shape.partition(":")
         self.problem, self.gpu, self.kind = Problem.parse(shape, dtype or "float"), FakeGpu(fake), FakeKind()
-        self.further, stack = list[FakeArray](), None
+        self.further, self.stack = list[FakeArray](), plain(self.problem.transposed if swapped else self.problem)
         if name.startswith("groups"):
             m, n, k = self.problem.m, self.problem.n, self.problem.k
             self.problem, self.further = replace(self.problem, batch=GROUPS, ragged="m"), [FakeArray(OFFSETS)]
             shapes = (A, (m, k)), (B, (GROUPS, k, n)), (OUT, (m, n))
-            stack = grouped(*(view_of(address, each) for address, each in shapes), GROUPS)  # type: ignore[call-arg]
+            self.stack = grouped(*(view_of(address, each) for address, each in shapes), GROUPS)  # type: ignore[call-arg]
         config = variant(text)
         source = render(self.problem, config, self.gpu.info)
         fit = fitted(self.problem, config, self.gpu.info)
@@ -294,7 +300,8 @@ class Product:
         self.ready = ready
         lds = [max(4, -(-cols // 4) * 4) for _, cols in (self.problem.stored_a, self.problem.stored_b)]
         lds_of_all: Any = *lds, self.problem.n
-        self.plan = CallPlan(ready, self.kind, "cuda:0", lds_of_all, swapped=swapped, stack=stack)  # type: ignore[arg-type]
+        kind: Any = self.kind
+        self.plan = CallPlan(ready, kind, "cuda:0", lds_of_all, self.stack, never, swapped=swapped)
         self.call: Any = self.plan.quick()
 
     def __call__(self, a: int = A, b: int = B, out: int | None = OUT, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
@@ -517,7 +524,7 @@ class TestCall:
                     raise RuntimeError("no version")
 
         product, kind = Product(fake, "plain"), Broken()
-        call: Any = CallPlan(product.ready, kind, "cuda:0", (64, 96, 96)).quick()  # type: ignore[arg-type]
+        call: Any = CallPlan(product.ready, kind, "cuda:0", (64, 96, 96), product.stack, never).quick()  # type: ignore[arg-type]
         arrays = FakeArray(A), FakeArray(B), FakeArray(OUT)
         for kind.where in ("pointer", "stream", "wrote"):
             for a in (arrays[0], FakeArray(A + 4)):  # which is not aligned for the kernel's vectors
@@ -536,7 +543,7 @@ class TestCall:
                 return array.pointer
 
         product = Product(fake, "plain")
-        call: Any = CallPlan(product.ready, Storages(), place, (64, 96, 96)).quick()  # type: ignore[arg-type]
+        call: Any = CallPlan(product.ready, Storages(), place, (64, 96, 96), product.stack, never).quick()  # type: ignore[arg-type]
         for i, name in enumerate(("a", "b", "out")):
             arrays = [FakeArray(0 if i == j else address) for j, address in enumerate((A, B, OUT))]
             with pytest.raises(ArgumentTypeError, match=f"^{name} has no memory$"):
@@ -711,7 +718,7 @@ def test_the_vendors_library_is_a_usual_call_too(fake: FakeDriver, language: str
     gpu.blas = lambda: Cublas(library, 1)  # type: ignore[method-assign]
     own: Any = SimpleNamespace(device=gpu, problem=product.problem, kernel=product.ready.kernel)
     served = VendorProduct(own, Vendor(gpu))
-    plan = CallPlan(ReadyKernel(served), product.kind, "cuda:0", (64, 96, 96))  # type: ignore[arg-type]
+    plan = CallPlan(ReadyKernel(served), product.kind, "cuda:0", (64, 96, 96), product.stack, never)  # type: ignore[arg-type]
     call: Any = plan.quick()
     assert (call is plan) == (language == "Python")
     rng = np.random.default_rng(3)

@@ -78,22 +78,22 @@ _LEAVES = "matrices", "thread_m", "thread_n", "block_threads"
 _LOADS = tuple(_COSTS)
 """The loads of the family by their number."""
 _TILES = [name for name in FEATURES[:IEEE_FEATURES] if name not in PROBLEM]
-"""Features of kernels of tiles; -1 for others."""
+"""Features of kernels of tiles."""
 _OF_TILES = [FEATURES.index(name) for name in _TILES]
-"""Their places among all features of a table."""
+"""Indices of the features of tiles among all features of a table."""
 _SMALL = (
     "matrices small_m small_n small_threads full computed items rounds held resident run ctas_of_products "
     "waves_of_products issuing loading copied_bytes alone whole_runs ways_a ways_b"
 ).split()
-"""Features of kernels of the family `small`; -1 for others."""
+"""Features of kernels of the family `small`."""
 _BATCH = "m n k batch trans_a trans_b double row_c intensity elements expected".split()
 """Features of the batch, the same for every config, and the logarithm of the time that the trees correct."""
 BATCH_FEATURES = [*_TILES, *_SMALL, *_BATCH]
 """Names of all features of batches, in the order of the rows."""
 _NONE = -1.0
-"""Value of the features of the other kind of kernel."""
+"""Value of a feature that a kernel does not have: of `small` for tiles, and of tiles for `small`."""
 BATCHES = "batches"
-"""Name of the arrays of batches."""
+"""Name of the ranker's file, and first word of the names of the arrays of its trees."""
 
 Variants = NDArray[np.int64]
 """Variants of the family: a row for each, with a column for each parameter."""
@@ -110,12 +110,13 @@ def _every_variant() -> Variants:
 def variants_of(configs: Sequence[Config]) -> Variants:
     """Configs of the family as rows."""
     rows = [[*map(config.get, _LEAVES), _LOADS.index(config.get("load"))] for config in configs]
-    found: Variants = np.array(rows, np.int64).reshape(-1, len(_LEAVES) + 1)
-    return found
+    variants: Variants = np.array(rows, np.int64).reshape(-1, len(_LEAVES) + 1)
+    return variants
 
 
 def likely(problem: Problem, info: DeviceInfo) -> Variants:
-    """Variants whose threads have work, the fastest by the model first; none for a problem that is too large."""
+    """The `RANKED` variants with each load that the model expects to be the fastest, the fastest first; none where m, n
+    or k is 0 or more than `MOST_SIZE`."""
     if not 1 <= min(problem.m, problem.n, problem.k) <= max(problem.m, problem.n, problem.k) <= MOST_SIZE:
         return variants_of(())
     every = _every_variant()
@@ -187,10 +188,11 @@ def limits(problem: Problem, info: DeviceInfo, variants: Variants) -> Columns:
 
 
 def _reads(problem: Problem, variants: Variants) -> tuple[Floats, Floats]:
-    """For each variant, instructions by which a warp reads the operands of one step of k, and words that a warp moves
-    between shared memory and registers one after the other, for all steps and for C, with conflicts of banks."""
+    """For each variant, load instructions of a warp for one step of k, and words that a warp moves between shared
+    memory and registers one after the other, for all steps. With whole runs the words of C and bank conflicts count;
+    the model of padded rows leaves both out."""
     _, thread_m, thread_n, _, load = variants.T
-    reads = (thread_m + thread_n).astype(float)  # rows of padded matrices have no conflicts
+    reads = (thread_m + thread_n).astype(float)
     passes, whole = problem.k * reads, load == _LOADS.index(Load.CP_ASYNC)
     thread_m, thread_n = thread_m[whole, None], thread_n[whole, None]
     m, n, k, size = problem.m, problem.n, problem.k, problem.dtype.size_bytes
@@ -260,7 +262,7 @@ def _small_features(problem: Problem, info: DeviceInfo, variants: Variants, coun
         of["rounds"],
         of["held"],
         counts["resident"],
-        np.gcd(run, 16 // size).astype(float),
+        np.gcd(run, WIDE_BYTES // size).astype(float),
         of["ctas"],
         of["waves"],
         of["issuing"],
@@ -280,14 +282,14 @@ def ways(problem: Problem, variants: Variants) -> tuple[Floats, Floats]:
     cols = -(-problem.n // thread_n)
     of_product = -(-problem.m // thread_m) * cols
     product, row, col = lanes // of_product, lanes % of_product // cols * thread_m, lanes % cols
-    found = []
+    conflicts = []
     for along, trans, (rows, width) in (
         (np.minimum(row, problem.m - 1), problem.trans_a, problem.stored_a),
         (np.minimum(col, problem.n - 1), not problem.trans_b, problem.stored_b),
     ):
         place = product * shared_elements(rows, width) + along * (1 if trans else width | 1)
-        found.append(_conflicts(place, len(lanes)))
-    return found[0], found[1]
+        conflicts.append(_conflicts(place, len(lanes)))
+    return conflicts[0], conflicts[1]
 
 
 class BatchRanker(Ranker):
@@ -303,7 +305,7 @@ class BatchRanker(Ranker):
         self._corrected_by: Trees | None = None
         if more:
             self._batch_regret = dict(zip(more["devices"].tolist(), more["regrets"].tolist()))
-            self._corrected_by = trees_of(more, "batches", BATCH_FEATURES)
+            self._corrected_by = trees_of(more, BATCHES, BATCH_FEATURES)
 
     def regret_of(self, problem: Problem, info: DeviceInfo) -> float | None:
         return self._batch_regret.get(info.key)

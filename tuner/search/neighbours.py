@@ -1,5 +1,4 @@
-"""Neighbours of a config: configs that differ by a step of one or two parameters, by a side of the tile of C, or in the
-work decomposition."""
+"""Neighbours of a config, from which a search goes on."""
 
 import enum
 import itertools
@@ -76,7 +75,8 @@ def _values(leaf: Leaf, info: DeviceInfo) -> Sequence[Any]:
 
 
 def _steps(values: Sequence[Any], value: Any, far: bool) -> list[Any]:
-    """The values next to `value`: a step up and a step down of a number, every other value of an enumeration."""
+    """The values next to `value`: the next smaller and the next larger number, or every other value of an enumeration;
+    with `far` every other value."""
     if far or isinstance(value, enum.Enum):
         return [each for each in values if each != value]
     return [*sorted(each for each in values if each < value)[-1:], *sorted(each for each in values if each > value)[:1]]
