@@ -23,10 +23,11 @@ from tilewright import _library
 from tilewright.codegen.errors import ArgumentTypeError, NotInMemoryError, ShapeError, check
 from tilewright.codegen.problem import GradeLike
 from tilewright.runtime.product.arguments import number, refuse
+from tilewright.runtime.product.arrays import trace_flag_of
 from tilewright.runtime.settings import Vendor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
-from torch.fx import _symbolic_trace
+from torch.autograd.function import _SingleLevelFunction
 
 __all__ = ["Linear", "grouped_matmul", "matmul"]
 
@@ -39,6 +40,7 @@ _ops.define(_GROUPED, tags=(torch.Tag.pt2_compliant_tag,))
 _grouped_op: Any = torch.ops.tilewright.grouped_matmul.default
 _is_like_subclass = torch._C._dispatch_isTensorSubclassLike
 _TYPES = (torch.Tensor, torch.nn.Parameter)
+_trace = trace_flag_of(torch)
 
 
 def matmul(
@@ -142,7 +144,7 @@ def _is_plain(a: Any, b: Any, offsets: Any = None) -> bool:
         and (offsets is None or type(offsets) in _TYPES)
         and not torch._C._are_functorch_transforms_active()
         and torch._C._get_tracing_state() is None
-        and not _symbolic_trace._is_fx_tracing_flag
+        and not _trace._is_fx_tracing_flag
         and not (_is_like_subclass(a) or _is_like_subclass(b))
     )
 
@@ -150,7 +152,7 @@ def _is_plain(a: Any, b: Any, offsets: Any = None) -> bool:
 def _check_tensors(**tensors: Any) -> None:
     """Raise ArgumentTypeError for an argument that is no tensor, or that is one of a `torch.vmap` that has ended."""
     for name, each in tensors.items():
-        proxy = _symbolic_trace._is_fx_tracing_flag
+        proxy = _trace._is_fx_tracing_flag
         text = f"{name} must be a torch.Tensor, got {type(each).__name__}: pass torch.as_tensor({name})"
         check(proxy or isinstance(each, torch.Tensor), text, ArgumentTypeError)
         escaped = (
@@ -245,12 +247,12 @@ def _forward_gradient(ctx: Any, product: Any, of_a: Any, of_b: Any) -> Any:
         return sum(terms[1:], terms[0])
 
 
-class _Product(torch.autograd.Function):  # type: ignore[misc]
+class _Product(_SingleLevelFunction):  # type: ignore[misc]
     """The product and its gradients: dA = alpha dC B^T, dB = alpha A^T dC, forward dC = alpha (dA B + A dB). The
     gradient of an operand that was broadcast is a sum of such products.
 
-    The dispatcher calls it once for each level of torch.func's transforms. `torch.autograd.Function.apply` refuses
-    that, so `_apply` is the method that `apply` overrides.
+    The dispatcher calls it once for each level of torch.func's transforms. `torch.autograd.Function` refuses that, and
+    its base class does not.
     """
 
     @staticmethod
@@ -288,7 +290,7 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
         return _forward_gradient(ctx, matmul, of_a, of_b)
 
 
-class _Groups(torch.autograd.Function):  # type: ignore[misc]
+class _Groups(_SingleLevelFunction):  # type: ignore[misc]
     """Grouped products and their gradients, grouped products with the same offsets. It is called as `_Product` is."""
 
     @staticmethod
@@ -321,8 +323,8 @@ class _Groups(torch.autograd.Function):  # type: ignore[misc]
         return _forward_gradient(ctx, grouped_matmul, of_a, of_b)
 
 
-_apply: Any = super(torch.autograd.Function, _Product).apply
-_apply_groups: Any = super(torch.autograd.Function, _Groups).apply
+_apply: Any = _Product.apply
+_apply_groups: Any = _Groups.apply
 
 
 def _gradient(like: Any, left: Any, right: Any, options: dict[str, Any]) -> Any:

@@ -196,13 +196,31 @@ class _CuPy(Kind):
             target[...] = source
 
 
+class _TraceFlag:
+    """Has the attribute `_is_fx_tracing_flag`, which torch.fx sets while it traces a program."""
+
+    def __init__(self, is_tracing: Callable[[], bool]) -> None:
+        self._is_tracing = is_tracing
+
+    @property
+    def _is_fx_tracing_flag(self) -> bool:
+        return self._is_tracing()
+
+
+def trace_flag_of(torch: Any) -> Any:
+    """An object whose `_is_fx_tracing_flag` tells whether torch.fx traces a program. Up to torch 2.13 a module of
+    torch.fx has that attribute, and reading it costs no call."""
+    module = torch.fx._symbolic_trace
+    return module if hasattr(module, "_is_fx_tracing_flag") else _TraceFlag(module.is_fx_symbolic_tracing)
+
+
 class _Torch(Kind):
     autograd = True
 
     def __init__(self, module: Any) -> None:
         self._torch, self._types = module, (module.Tensor, module.nn.Parameter)
         self._increment = module.autograd.graph.increment_version
-        self._fx = module.fx._symbolic_trace
+        self._trace = trace_flag_of(module)
         self.pointer: Callable[[Any], int] = module.Tensor.data_ptr
         self.stream: Callable[[int], int] = getattr(module._C, "_cuda_getCurrentRawStream", lambda index: 0)
 
@@ -269,7 +287,7 @@ class _Torch(Kind):
         return array.detach().numpy()
 
     def tracked(self, a: Any, b: Any, out: Any) -> bool:
-        if self._fx._is_fx_tracing_flag:  # a product that is not recorded becomes a constant of the trace
+        if self._trace._is_fx_tracing_flag:  # a product that is not recorded becomes a constant of the trace
             return True
         wants = a.requires_grad or b.requires_grad or (out is not None and out.requires_grad)
         if wants and self._torch.is_grad_enabled():
