@@ -168,7 +168,7 @@ suite = _option("SUITE", "--suite", help=_SUITE, shell_complete=completion.suite
 _STORE = "Folder of tuned records; without it TILEWRIGHT_STORE, else the user's own."
 store = _option("FOLDER", "--store", type=FOLDER, help=_STORE)
 accuracy = _accuracy("Accuracy that a float product must have.", default="ieee")
-batch = _option("N", "--batch", type=click.IntRange(1, INT_MAX), default=1, help="Products of the shape in one call.")
+batch = _option("N", "--batch", type=number(int, 1, INT_MAX), default=1, help="Products of the shape in one call.")
 kind = _all(
     _dtype("Type of the elements.", default="float"),
     _trans("Transposes of A and B: n takes a matrix as it is, t its transpose.", default="nn"),
@@ -200,7 +200,7 @@ selection = _all(
     _dtype("Select this type of elements."),
     _trans("Select these transposes of A and B."),
     _accuracy("Select products that must have this accuracy."),
-    _option("N", "--batch", type=click.IntRange(1, INT_MAX), help="Select batches of N products."),
+    _option("N", "--batch", type=number(int, 1, INT_MAX), help="Select batches of N products."),
     _device_key("Select this device, such as nvidia-h200."),
 )
 """Options of a Selection, but for its shapes."""
@@ -311,7 +311,7 @@ def tune() -> None:
 @_flag("--cmake", help="Add CMakeLists.txt and a pkg-config file.")
 @_flag("--batched", help="Add functions for batches of products; then every kernel serves batches.")
 @_option(
-    "N", "--batch", type=click.IntRange(1, INT_MAX), default=1,
+    "N", "--batch", type=number(int, 1, INT_MAX), default=1,
     help="Choose kernels for batches of N products; above 1 it includes --batched.",
 )  # fmt: skip
 @_option("FOLDER", "-o", "--output", type=FOLDER, default=Path(), help="Folder of the files.")

@@ -241,6 +241,11 @@ class Config:
         """Number of times that a CTA uses an element of A, and of B, that it loads from global memory."""
         return self.cta_tile[1], self.cta_tile[0]
 
+    def loaded_elements(self, problem: Problem) -> float:
+        """Elements of A and B that the CTAs load from global memory for all products of a problem."""
+        reuse_a, reuse_b = self.reuse
+        return problem.flops / 2 * (1 / reuse_a + 1 / reuse_b)
+
     def for_target(self, target: Target) -> Self:
         """The config without the features that help only on other devices."""
         return self
@@ -375,8 +380,8 @@ class Config:
         tiles = self.expected_row_tiles(problem) * -(-problem.n // self.cta_tile[1])
         return self.stream_ctas_per_sm * sm_count or tiles * self.split_ctas
 
-    def ctas(self, problem: Problem, sm_count: int) -> int:
-        """CTAs of the grid on a device of `sm_count` SMs."""
+    def ctas_along_x(self, problem: Problem, sm_count: int) -> int:
+        """CTAs along x of the grid on a device of `sm_count` SMs: those of one product, or of all groups of rows."""
         tiles, stream = self.tiles(problem), self.stream_ctas_per_sm * sm_count
         if stream:
             return stream + tiles - (tiles if tiles < stream else tiles % stream)
@@ -405,7 +410,7 @@ class Config:
         a batch along y and z."""
         smem = self.smem_bytes(problem.dtype)
         static = smem if smem <= MAX_STATIC_SMEM_BYTES else 0
-        launch = LaunchConfig((self.ctas(problem, sm_count), 1, 1), self.block, smem - static, static)
+        launch = LaunchConfig((self.ctas_along_x(problem, sm_count), 1, 1), self.block, smem - static, static)
         return launch.batched(problem.planes)
 
 

@@ -51,7 +51,7 @@ COMMON: tuple[Rule["Config"], ...] = (
     ),
     Rule(
         "the grid has fewer than 2^31 CTAs",
-        lambda problem, config, target: config.ctas(problem, target.sm_count) <= MAX_GRID,
+        lambda problem, config, target: config.ctas_along_x(problem, target.sm_count) <= MAX_GRID,
     ),
     Rule(
         "groups of a ragged batch are served by block tiles that threads copy as they lie, without persistent CTAs",

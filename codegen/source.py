@@ -49,7 +49,7 @@ class LaunchConfig:
         """This launch with enough shared memory that an SM of the target holds no more CTAs than it has to. Without the
         limit, CTAs that PDL brings up while another kernel ends would crowd on the first free SMs. `ctas` is the number
         of CTAs that have work at a time, 0 for all."""
-        arch, blocks = target.arch, -(-(ctas or math.prod(self.grid)) // target.sm_count)
+        arch, blocks = target.arch, -(-(ctas or self.ctas) // target.sm_count)
         if "griddepcontrol" not in arch.instructions or blocks > MOST_LIMITED:
             return self
         # The least shared memory with which one block more does not fit.
@@ -58,14 +58,25 @@ class LaunchConfig:
         return replace(self, dynamic_smem_bytes=max(more, self.dynamic_smem_bytes))
 
     def batched(self, batch: int) -> "LaunchConfig":
-        """This launch for each product of a batch: products lie along y, and from 65,536 on along z too."""
-        along_y = min(batch, MOST_ALONG_Y)
-        return replace(self, grid=(self.grid[0], along_y, -(-batch // along_y)))
+        """This launch for each product of a batch: products lie along y, and from 65,536 on along z too. Fewer places
+        than there are along z have no product."""
+        along_z = -(-batch // MOST_ALONG_Y)
+        return replace(self, grid=(self.grid[0], -(-batch // along_z), along_z))
+
+    @property
+    def ctas(self) -> int:
+        """Blocks of the grid."""
+        return math.prod(self.grid)
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.block[0] * self.block[1] * self.block[2]
+        return math.prod(self.block)
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of a block."""
+        return self.dynamic_smem_bytes + self.static_smem_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,6 +163,9 @@ class SmallConfig(Config):
         tile = self.tile
         return tile.matrices * -(-problem.m // tile.thread_m) * -(-problem.n // tile.thread_n)
 
+    def loaded_elements(self, problem: Problem) -> float:
+        return problem.batch * problem.k * (problem.m + problem.n)
+
     def held_bytes(self, problem: Problem) -> int:
         """Bytes of shared memory for the matrices of a CTA's products."""
         return held_bytes(problem, self.tile.matrices, self.pipeline.load)
@@ -172,12 +175,12 @@ class SmallConfig(Config):
         """Bytes of shared memory, declared in the text, for the distances to the matrices of a CTA's products."""
         return _START_BYTES * self.tile.matrices
 
-    def ctas(self, problem: Problem, sm_count: int) -> int:
+    def ctas_along_x(self, problem: Problem, sm_count: int) -> int:
         return -(-problem.batch // self.tile.matrices)
 
     def launch_config(self, problem: Problem, sm_count: int) -> LaunchConfig:
         """CTAs of several products each, along x."""
-        grid = self.ctas(problem, sm_count), 1, 1
+        grid = self.ctas_along_x(problem, sm_count), 1, 1
         return LaunchConfig(grid, self.block, self.held_bytes(problem), self.start_bytes)
 
     def registers(self, fit: Fit, dtype: DType) -> int:

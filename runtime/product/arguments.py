@@ -75,7 +75,11 @@ def check_offsets(offsets: Any, like: Any) -> None:
     check(name == "int32", f"offsets must be int32, got {name}: convert them before", ArgumentTypeError)
     text = f"offsets must have one dimension, with an element for each group, got shape {tuple(offsets.shape)}"
     check(len(offsets.shape) == 1, text, ShapeError)
-    check(kind.is_dense(offsets), "offsets must lie without gaps: make them contiguous", LayoutError)
+    check(
+        kind.is_dense(offsets),
+        "offsets must lie without gaps, got a view with gaps: pass a contiguous copy",
+        LayoutError,
+    )
     check_place("a", kind.place(like), "offsets", kind.place(offsets))
 
 

@@ -196,6 +196,11 @@ class Gemm:
         problem, before = self.problem, {*a.shape[:-2], *b.shape[:-2]}
         if problem.batch == 1 and before != {1}:  # not a stack of one matrix
             return Stack(a, b, out, (problem.m, problem.n)), a, b
+        matrices = ("a", a, problem.m, problem.stored_a), ("b", b, problem.n, problem.stored_b)
+        for name, view, extent, (rows, cols) in matrices:
+            is_vector = extent == 1 and view.shape == (problem.k,)
+            text = f"{name} must have matrices of {rows}x{cols}, got shape {view.shape}"
+            check(is_vector or view.shape[-2:] == (rows, cols), text, ShapeError)
         trans = problem.trans_a, problem.trans_b
         op_a, op_b = (transpose_of(x) if t else x for x, t in zip((a, b), trans))
         stack = stacked(op_a, op_b, out, folds=False)

@@ -251,8 +251,7 @@ class Library:
         stored_a, stored_b = (transpose_of(view) if trans else view for view, trans in zip((stack.a, stack.b), trans))
         problem, stored, lds, swapped = laid_out(problem, stored_a, stored_b, stack.out, stack.dims)
         trans = trans[::-1] if swapped else trans
-        # A stack without products has no operands on which anything could be timed.
-        where = _selector(place, device), settings.vendor(vendor if stack.offsets else "never")
+        where = _selector(place, device), settings.vendor(vendor)
 
         def operands() -> Operands:
             c = kind.empty(like, (problem.m, problem.n))
@@ -299,7 +298,7 @@ class Library:
             beta: factor of what `out` held, in the same way.
             accuracy: ieee, elementwise or normwise, as for `load`.
             device: auto, cuda, cuda:N or host, for arrays in the processor's memory.
-            copy: `never`, or `if-needed`, as for `matmul`.
+            copy: `never`, or `if-needed`, as for `matmul`; offsets are never copied.
 
         Returns:
             `out` if given, else a new array of a's kind, row by row.

@@ -82,12 +82,15 @@ class Stack:
 
 def stacked(a: View, b: View, out: View | None, folds: bool = True) -> Stack:
     """The product of two arrays as `numpy.matmul` has it, of vectors, matrices or stacks. With `folds` a stack of A by
-    one matrix B is a product of more rows.
+    one matrix B is a product of more rows, and a stack without products a product of no rows.
 
     Raises ShapeError where shapes do not fit each other, LayoutError for stacks that no launch takes.
     """
     for name, view in (("a", a), ("b", b)):
-        check(bool(view.shape), f"{name} must have a dimension at least, got an array without", ShapeError)
+        text = f"{name} must have a dimension at least, got an array of shape (): pass a number as alpha"
+        check(bool(view.shape), text, ShapeError)
+    text = f"inner dimensions differ: a is {_sizes(a.shape)}, b is {_sizes(b.shape)}"
+    check(a.shape[-1] == b.shape[-2:][0], text, ShapeError)
     a, b = _with_strides(a), _with_strides(b)
     row, col = len(a.shape) == 1, len(b.shape) == 1  # vectors, which are no dimension of the result
     a, b = (_inserted(a, 0) if row else a), (_inserted(b, 1) if col else b)
@@ -99,8 +102,7 @@ def stacked(a: View, b: View, out: View | None, folds: bool = True) -> Stack:
     whole = *stack, a.shape[-2], b.shape[-1]
     shape = *stack, *([] if row else whole[-2:-1]), *([] if col else whole[-1:])
     if out is not None:
-        sizes = "x".join(map(str, shape)) or "without dimensions"
-        check(out.shape == shape, f"out must be {sizes}, got shape {out.shape}", ShapeError)
+        check(out.shape == shape, f"out must be {_sizes(shape)}, got shape {out.shape}", ShapeError)
         if stack:  # a single matrix is checked with its layout
             check_written(out)
         out = _with_strides(out)
@@ -111,7 +113,9 @@ def stacked(a: View, b: View, out: View | None, folds: bool = True) -> Stack:
     steps = zip(*(_steps(view, len(stack)) for view in (a, b, c)))
     dims = _merged([(extent, step) for extent, step in zip(stack, steps) if extent != 1])
     a, b, c = map(matrix_of, (a, b, c))
-    if folds:
+    if folds and 0 in stack:  # a product of no rows
+        dims, a, c = [], replace(a, shape=(0, a.shape[1])), replace(c, shape=(0, c.shape[1]))
+    elif folds:
         dims, (a, b, c) = _folded(dims, [a, b, c])
     if len(dims) > 2:  # launches follow each other along the shortest dimensions
         dims.sort(key=lambda dim: dim[0])
@@ -142,7 +146,7 @@ def grouped(a: View, b: View, out: View | None, groups: int) -> Stack:
     shape = (groups, a.shape[0], b.shape[1]) if ragged == "k" else (a.shape[0], b.shape[2])
     size = a.dtype.size_bytes
     if out is not None:
-        check(out.shape == shape, f"out must be {'x'.join(map(str, shape))}, got shape {out.shape}", ShapeError)
+        check(out.shape == shape, f"out must be {_sizes(shape)}, got shape {out.shape}", ShapeError)
         check_written(out)
         out = _with_strides(out)
         text = "out must lie row by row, got one that lies column by column: pass another, or leave it away"
@@ -159,14 +163,16 @@ def _check_dims(dims: Iterable[Dim], size: int) -> None:
         for name, each in zip(("a", "b", "out"), step):
             text = f"{name} must have its matrices 0 or more whole elements apart, got a stride of {each} bytes"
             check(each >= 0 and each % size == 0, f"{text}; {CONTIGUOUS}", LayoutError)
-        check(extent <= INT_MAX, f"a stack has at most 2^31-1 products along a dimension, got {extent}", ShapeError)
+        text = f"a stack has at most 2^31-1 products along a dimension, got {extent}: multiply parts of it"
+        check(extent <= INT_MAX, text, ShapeError)
 
 
 def _merged(dims: Iterable[Dim]) -> list[Dim]:
-    """The dimensions, of which neighbours that lie evenly in all operands become one."""
+    """The dimensions, of which neighbours that lie evenly in all operands become one that a launch can have."""
     merged: list[Dim] = []
     for extent, step in dims:
-        before = merged.pop()[0] if merged and merged[-1][1] == tuple(extent * each for each in step) else 1
+        even = bool(merged) and merged[-1][1] == tuple(extent * each for each in step)
+        before = merged.pop()[0] if even and merged[-1][0] * extent <= INT_MAX else 1
         merged.append((before * extent, step))
     return merged
 
@@ -189,6 +195,11 @@ def _folded(dims: list[Dim], matrices: list[View]) -> tuple[list[Dim], list[View
         for view, step in ((a, step_a), (c, step_c))
     ]
     return dims[:-1], [tall[0], b, tall[1]]
+
+
+def _sizes(shape: Sequence[int]) -> str:
+    """A shape in a message, such as 2x3."""
+    return "x".join(map(str, shape)) if len(shape) > 1 else str(tuple(shape))
 
 
 def _with_strides(view: View) -> View:

@@ -49,6 +49,7 @@ BAD = [
     (("tune", "--device", "replay:/nowhere.json"), "/nowhere.json"),
     (("tune", "--shape", "5", "--sampler", "guess"), "'guess'"),
     (("tune", "--shape", "5", "--effort", "great"), "'great'"),
+    (("tune", "--shape", "5", "--batch", "1.5"), "'1.5' is not a whole number of 1 or more and of 2,147,483,647 at"),
     (("tune", "--shape", "5", "--trials", "0"), "'0' is not a whole number of 1 or more"),
     (("tune", "--shape", "5", "--seconds", "nan"), "'nan' is not a number above 0"),
     (("tune", "--shape", "5", "--keep", "many"), "'many' is not a whole number of 1 or more and of 64 at most"),

@@ -301,7 +301,7 @@ FAULTS = {
     "one packed matrix for all": ("batched packed", r"= call.batch.step\[i\] = own;", "= call.batch.step[i] = 0;"),
     "one padded matrix for all": ("batched pad", r"call.batch.step\[i\] = own;", "call.batch.step[i] = 0;"),
     "terms of one product for all": ("batched terms", r"= term_bytes\(\*call.kernel, call\);", "= 0;"),
-    "one product a launch": ("batched skinny", r", unsigned\(ceil_div\(call.planes, along_y\)\)\);", ", 0);"),
+    "one product a launch": ("batched skinny", r", unsigned\(ceil_div\(call.planes, along_z\)\), ", ", 1, "),
 }  # fmt: skip
 
 

@@ -100,11 +100,18 @@ def test_launch_covers_the_result(
     assert workspace_bytes in (None, config.workspace_bytes(problem, 7))
 
 
+@pytest.mark.parametrize("batch", [1, 65_535, 65_536, 70_000, 131_070, 131_071, 2**31 - 1])
+def test_the_products_of_a_batch_fill_a_grid(batch: int) -> None:
+    x, y, z = parse("naive:8x32").launch_config(Problem(4, 4, 4, batch=batch), 7).grid
+    assert (x, max(y, z) < 65_536) == (1, True)
+    assert 0 <= y * z - batch < z == -(-batch // 65_535)
+
+
 @pytest.mark.parametrize(
     ("shape", "ctas"), [("64", 7), ("448x64x64", 14), ("512x64x64", 14), ("832x64x64", 14), ("896x64x64", 21)]
 )
 def test_stream_k_shares_the_tiles_that_do_not_fill_a_wave(shape: str, ctas: int) -> None:
     """Seven CTAs on seven SMs share these tiles. Each whole wave of tiles before them has CTAs of its own."""
     config, problem = parse("simt:64x64x8,stream_k=1"), Problem.parse(shape)
-    assert config.ctas(problem, 7) == ctas
+    assert config.ctas_along_x(problem, 7) == ctas
     assert config.workspace_bytes(problem, 7) == 7 * (2 * 64 * 64 * 4 + 4)

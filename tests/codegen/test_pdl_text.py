@@ -138,7 +138,7 @@ def test_a_launch_for_groups_is_limited_by_the_ctas_that_have_work() -> None:
     """The grid has CTAs for the most tiles that groups can have, which would allow a third CTA on an SM."""
     groups = Problem(1812, 1024, 1024, batch=8, ragged="m")
     config, stream = variant("simt:64x128x16,thread=8"), variant("simt:64x128x16,thread=8,stream_k=1")
-    assert config.ctas(groups, 132) == 37 * 8 > 2 * 132 >= config.working_ctas(groups, 132) == 32 * 8
+    assert config.ctas_along_x(groups, 132) == 37 * 8 > 2 * 132 >= config.working_ctas(groups, 132) == 32 * 8
     assert stream.working_ctas(groups, 132) == 132
     assert config.working_ctas(replace(groups, batch=4000), 132) == 1812 * 8, "groups of one row have a tile each"
     for other in (Problem(1812, 1024, 1024), Problem(64, 64, 64, batch=8), replace(groups, ragged="k")):

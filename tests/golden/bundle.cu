@@ -1,6 +1,6 @@
 // bundle.cu: the functions that choose and launch kernels. bundle.h says how to call them.
 //
-// Written by tilewright, file digest fc134e67522d091b. To write it with kernels that are looked up:
+// Written by tilewright, file digest 0048052683aaff6b. To write it with kernels that are looked up:
 //   tilewright emit --shape 65x65x65 --shape 128x128x128 --shape 257x257x257 --shape 513x513x513 --shape 1028x1028x1028 --shape 2049x2049x2049 --dtype float --trans nn --arch sm_90a --name bundle --split
 // SPDX-License-Identifier: MIT
 
@@ -145,8 +145,8 @@ int start(const Call& call, const void* function, Index ctas, dim3 block, int sm
     pdl.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     pdl.val.programmaticStreamSerializationAllowed = 1;
     const bool uses_pdl = call.kernel->waits.load(std::memory_order_relaxed) >> (call.device - devices) & 1;
-    const Index along_y = call.planes < 65535 ? call.planes : 65535;
-    const dim3 grid(unsigned(ctas), unsigned(along_y), unsigned(ceil_div(call.planes, along_y)));
+    const Index along_z = ceil_div(call.planes, 65535);
+    const dim3 grid(unsigned(ctas), unsigned(ceil_div(call.planes, along_z)), unsigned(along_z));
     const cudaLaunchConfig_t launch = {grid, block, std::size_t(smem_bytes), call.stream, &pdl, uses_pdl ? 1u : 0u};
     return status_of(cudaLaunchKernelExC(&launch, function, const_cast<void**>(arguments)));
 }

@@ -1,6 +1,6 @@
 // gemm.cu: kernels and the functions that launch them. gemm.h says how to call them.
 //
-// Written by tilewright, file digest 02414e791b1ae9b7. To write it again:
+// Written by tilewright, file digest 77af0384c7890a35. To write it again:
 //   tilewright emit --shape 1021x767x509 --dtype float --trans nn --arch sm_90a --name gemm --cmake --config "tiled:16"
 // SPDX-License-Identifier: MIT
 
@@ -295,8 +295,8 @@ int start(const Call& call, const void* function, Index ctas, dim3 block, int sm
     pdl.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     pdl.val.programmaticStreamSerializationAllowed = 1;
     const bool uses_pdl = call.kernel->waits.load(std::memory_order_relaxed) >> (call.device - devices) & 1;
-    const Index along_y = call.planes < 65535 ? call.planes : 65535;
-    const dim3 grid(unsigned(ctas), unsigned(along_y), unsigned(ceil_div(call.planes, along_y)));
+    const Index along_z = ceil_div(call.planes, 65535);
+    const dim3 grid(unsigned(ctas), unsigned(ceil_div(call.planes, along_z)), unsigned(along_z));
     const cudaLaunchConfig_t launch = {grid, block, std::size_t(smem_bytes), call.stream, &pdl, uses_pdl ? 1u : 0u};
     return status_of(cudaLaunchKernelExC(&launch, function, const_cast<void**>(arguments)));
 }

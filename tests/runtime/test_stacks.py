@@ -13,6 +13,7 @@ from tilewright.codegen.problem import Problem
 from tilewright.runtime.product.arrays import View
 from tilewright.runtime.product.kernel import Kernel
 from tilewright.runtime.product.stack import Stack, stacked
+from tilewright.runtime.store.store import Store
 
 try:
     theirs: Any = importlib.import_module("numpy._core.tests.test_multiarray")
@@ -113,7 +114,7 @@ class TestShapes:
         assert np.array_equal(kernel(flat, b[0]), flat.swapaxes(-1, -2) @ b[0])
         with pytest.raises(ShapeError, match="stacks of 6 matrices along two dimensions at most, got shapes"):
             kernel(a[0], b)
-        with pytest.raises(ShapeError, match="b must be 4x5"):
+        with pytest.raises(ShapeError, match=r"b must have matrices of 4x5, got shape \(6, 4, 4\)"):
             kernel(flat, whole(6, 4, 4))
 
     def test_a_loaded_batch_of_one_takes_stacks_of_one(self) -> None:
@@ -161,6 +162,31 @@ class TestLaunches:
             assert (len(stack.offsets), stack.batch) == (2, 180)
             assert np.array_equal(tilewright.matmul(a, b, **HERE), a @ b)
 
+    def test_an_empty_stack_is_a_product_of_no_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It needs no compiler on the processor, nothing is measured and no record is made."""
+        for name, value in {"PATH": "/nowhere", "TILEWRIGHT_FIRST_USE": "measure", "TILEWRIGHT_VENDOR": "auto"}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("CXX", raising=False)
+        tilewright.clear()
+        for of_a, of_b, of_c in (
+            ((0, 11, 6), (0, 6, 13), (0, 11, 13)),
+            ((0, 11, 6), (6, 13), (0, 11, 13)),
+            ((6,), (2, 0, 6, 13), (2, 0, 13)),
+            ((3, 1, 11, 6), (0, 6, 1), (3, 0, 11, 1)),
+        ):
+            assert tilewright.matmul(whole(*of_a), whole(*of_b), device="host").shape == of_c
+        out = whole(0, 13, 11).swapaxes(1, 2)
+        assert tilewright.matmul(whole(0, 11, 6), whole(0, 6, 13), out=out, device="host") is out
+        assert not [record for record in Store().records() if not record.device.startswith("nvidia-")]
+
+    def test_more_products_than_a_launch_takes(self) -> None:
+        many = np.lib.stride_tricks.as_strided(whole(1, 1), (65536, 65536, 1, 1), (65536 * 4, 4, 4, 4))
+        a, b, c = (View(0, many.shape, many.strides, tilewright.DType.FLOAT, "host") for _ in range(3))
+        stack = stacked(a, b, c, folds=False)
+        assert (stack.batch, len(stack.offsets)) == (65536, 65536)
+        assert stack.offsets[2] == (2 * 65536 * 4,) * 3
+        assert tilewright.matmul(whole(65536, 65536, 0, 3), whole(3, 2), **HERE).shape == (65536, 65536, 0, 2)
+
     def test_as_many_dimensions_as_an_array_may_have(self) -> None:
         most = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
         a, b = whole(*[1] * (most - 2), 2, 3), whole(3, 2)
@@ -178,17 +204,32 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("of_a", "of_b", "words"),
         [
-            ((), (4, 5), "a must have a dimension at least"),
+            ((), (4, 5), r"a must have a dimension at least, got an array of shape \(\): pass a number as alpha"),
             ((3, 4), (), "b must have a dimension at least"),
             ((2, 3, 4), (3, 4, 5), r"a is a stack of shape \(2,\), b of \(3,\), which do not broadcast"),
-            ((2, 3, 4), (2, 5, 4), "inner dimensions differ: a is 3x4, b is 5x4"),
-            ((4,), (5,), "inner dimensions differ"),
+            ((2, 3, 4), (2, 5, 4), "inner dimensions differ: a is 2x3x4, b is 2x5x4"),
+            ((4,), (5,), r"inner dimensions differ: a is \(4,\), b is \(5,\)"),
         ],
     )
     def test_shapes(self, of_a: Any, of_b: Any, words: str) -> None:
         for copy in ("never", "if-needed"):
             with pytest.raises(ShapeError, match=words):
                 tilewright.matmul(whole(*of_a), whole(*of_b), copy=copy, **HERE)
+
+    @pytest.mark.parametrize(
+        ("of_a", "of_b", "words"),
+        [
+            ((6, 3, 3), (6, 5, 4), r"a must have matrices of 4x3, got shape \(6, 3, 3\)"),
+            ((4,), (6, 5, 4), r"a must have matrices of 4x3, got shape \(4,\)"),
+            ((6, 4, 3), (4,), r"b must have matrices of 5x4, got shape \(4,\)"),
+            ((0, 4, 3), (0, 5, 4), r"must be stacks of 6 matrices .* got shapes \(0, 4, 3\) and \(0, 5, 4\)"),
+            ((5, 4, 3), (5, 5, 4), r"must be stacks of 6 matrices .* got shapes \(5, 4, 3\) and \(5, 5, 4\)"),
+        ],
+    )
+    def test_shapes_of_a_loaded_batch(self, of_a: Any, of_b: Any, words: str) -> None:
+        kernel = tilewright.load(3, 5, 4, batch=6, trans="tt", **HERE)
+        with pytest.raises(ShapeError, match=words):
+            kernel(whole(*of_a), whole(*of_b))
 
     def test_an_out_of_another_shape(self) -> None:
         for out in (whole(3, 5), whole(1, 3, 5), whole(2, 5, 3)):

@@ -119,6 +119,12 @@ def test_the_processor_takes_longer_for_more_barriers_waste_padding_and_tensor_c
     assert host_us(double, parse("dmma:64x64x16")) > 5 * host_us(double, parse("simt:64x64x16"))
 
 
+@pytest.mark.parametrize("text", ["small:16x2x2", "naive:8x32", "simt:16x16x16,thread=2x2"])
+def test_the_processor_takes_as_many_times_as_long_for_a_batch(text: str) -> None:
+    once, more = (host_us(Problem(16, 16, 16, batch=batch), parse(text)) for batch in (160, 160_000))
+    assert more == pytest.approx(1000 * once, rel=1e-4)
+
+
 def test_the_processor_gains_nothing_from_mechanisms_that_overlap_work_on_a_gpu() -> None:
     problem = Problem.parse("256x256x1024")
     base = parse("simt:64x64x16,stages=2,fragments=single")

@@ -101,7 +101,7 @@ def test_a_long_k_is_split_so_that_ctas_fill_a_device_that_nobody_measured(shape
     problem = Problem.parse(shape, dtype)
     first = [choice.config for choice in shortlist(problem, of_sms(sms), (), 10)]
     assert {config.split_ctas for config in first} & set(filling_parts(sms))
-    assert all(config.ctas(problem, sms) > 0.75 * sms for config in first)
+    assert all(config.ctas_along_x(problem, sms) > 0.75 * sms for config in first)
 
 
 def test_winners_of_far_shapes_are_ranked_among_others() -> None:

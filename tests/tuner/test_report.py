@@ -48,7 +48,7 @@ WINNER = parse("simt:64x96x32,slices=4,slice_barriers,stages=2,l2_prefetch")
 
 def test_resources_of_a_compiled_kernel() -> None:
     used = resources(PROBLEM, WINNER, H200, Binary(b"", registers=122, frame_bytes=8))
-    assert (used.tiles, used.ctas, used.threads, used.smem_bytes) == (16 * 8, 128, 384, 98304)
+    assert (used.ctas, used.threads, used.smem_bytes) == (128, 384, 98304)
     assert dict(used.limits) == {"CTA slots": 32, "warps": 5, "registers": 1, "shared memory": 2}
     assert (used.registers, used.spill_bytes, used.concurrent) == (122, 8, 1)
     assert used.limited_by == "registers"
@@ -73,6 +73,29 @@ def test_least_times() -> None:
     assert intensity(PROBLEM, WINNER) == pytest.approx(flops / loaded)
     times = [floor.us for floor in floors(PROBLEM, WINNER, H200)]
     assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "ctas", "smem_bytes", "busiest", "loaded"),
+    [
+        ("simt:16x16x8,thread=2x4,load=registers,stages=2", 2000, 2 * 2 * 8 * (16 + 4) * 4, 16, 2 * 16 * 16 * 2000),
+        ("small:16x2x2", 125, 16 * (3 * (16 * 17 + 1) * 4 + 3 * 8), 16, 2 * 16 * 16 * 2000),
+        ("small:8x2x2", 250, 8 * (3 * (16 * 17 + 1) * 4 + 3 * 8), 16, 2 * 16 * 16 * 2000),
+        ("naive:8x32", 2000 * 2, 0, 31, 2 * 16**3 * 2000),
+    ],
+)
+def test_a_batch_takes_resources_and_times_of_all_its_products(
+    text: str, ctas: int, smem_bytes: int, busiest: int, loaded: int
+) -> None:
+    """The busiest SM computes `busiest` products of 16x16x16, with the elements beyond C."""
+    problem, config = Problem(16, 16, 16, batch=2000), parse(text)
+    used = resources(problem, config, H200)
+    assert (used.ctas, used.smem_bytes) == (ctas, smem_bytes)
+    assert dict(used.limits)["shared memory"] == H200.arch.smem_per_sm_bytes // (smem_bytes + 1024)
+    limits_us = {floor.by.split(" of ")[-1].split(",")[0]: floor.us for floor in floors(problem, config, H200)}
+    assert limits_us["the busiest SM"] == pytest.approx(busiest * 2 * 16**3 * 132 / 66.9e6)
+    assert limits_us["the busiest SM"] >= limits_us["arithmetic"] == pytest.approx(2000 * 2 * 16**3 / 66.9e6)
+    assert intensity(problem, config) == pytest.approx(problem.flops / (4 * (loaded + 2000 * 16 * 16)))
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def host_us(problem: Problem, config: Config) -> float:
     """
     m, n, k, size = problem.m, problem.n, problem.k, problem.dtype.size_bytes
     tile_m, tile_n, tile_k = config.cta_tile
-    batch, ctas = problem.batch, config.ctas(problem, 1) * problem.batch
+    batch, ctas = problem.batch, config.launch_config(problem, 1).ctas
     threads = ctas * config.threads
     if not config.smem_bytes(problem.dtype):
         far = (k * n * size / _CACHED_BYTES) ** 2

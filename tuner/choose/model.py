@@ -83,16 +83,15 @@ def typical_problems(dtype: DType, accuracy: Grade) -> tuple[Problem, ...]:
     return tuple(Problem(*shape, dtype, False, trans, accuracy) for shape in _SHAPES for trans in (False, True))
 
 
-def cta_limits(fit: Fit, dtype: DType, arch: Arch, registers: int = 0) -> dict[str, int]:
+def cta_limits(threads: int, registers: int, smem_bytes: int, arch: Arch) -> dict[str, int]:
     """Number of CTAs that an SM has room for at a time by each of its resources: slots, warps, registers and shared
-    memory. A thread has `registers` registers or, where that is 0, as many as the config predicts."""
-    config = fit.config
-    threads = -(-config.threads // 32) * 32
+    memory. A CTA takes `threads` threads of `registers` registers, and `smem_bytes` bytes of shared memory."""
+    threads = -(-threads // 32) * 32
     return {
         "CTA slots": arch.max_blocks_per_sm,
         "warps": arch.max_threads_per_sm // threads,
-        "registers": arch.registers_per_sm // ((registers or config.registers(fit, dtype)) * threads),
-        "shared memory": arch.smem_per_sm_bytes // max(1, config.smem_bytes(dtype) + arch.smem_reserved_bytes),
+        "registers": arch.registers_per_sm // (registers * threads),
+        "shared memory": arch.smem_per_sm_bytes // max(1, smem_bytes + arch.smem_reserved_bytes),
     }
 
 
@@ -193,8 +192,10 @@ class Table:
             clustered, cooperative = config.clustered, config.cooperative_ctas
             behaviour = split > 1, stream > 0, persistent > 1, clustered, cooperative > 1
             if behaviour not in resources:
-                limits = cta_limits(unaligned_fit(config, self.dtype), self.dtype, self.target.arch)
-                resources[behaviour] = config.smem_bytes(self.dtype), max(1, min(limits.values()))
+                registers = config.registers(unaligned_fit(config, self.dtype), self.dtype)
+                smem_bytes = config.smem_bytes(self.dtype)
+                limits = cta_limits(config.threads, registers, smem_bytes, self.target.arch)
+                resources[behaviour] = smem_bytes, max(1, min(limits.values()))
             filled = round(self.target.sm_count * (CLUSTER_SHARE.get(split, 1.0) if clustered else 1.0))
             yield split, stream, persistent, clustered, cooperative, filled, *resources[behaviour]
 

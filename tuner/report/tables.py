@@ -48,6 +48,7 @@ def trials_table(tuning: Tuning) -> tuple[list[Column], int]:
 
     def row(trial: Trial) -> tuple[str, ...]:
         entry, config, us = trial.entry, trial.config, trial.entry.time_us
+        launch = config.launch_config(problem, gpu.sm_count if gpu else 1) if config else None
         return (
             figure(us),
             trial.variant,
@@ -55,9 +56,9 @@ def trials_table(tuning: Tuning) -> tuple[list[Column], int]:
             f"{us / best_us:.3f}" if us and best_us else "",
             "" if entry.error is None else f"{entry.error:.2g}",
             str(trial.number),
-            str(config.ctas(problem, gpu.sm_count)) if gpu and config else "",
-            str(config.threads) if config else "",
-            f"{config.smem_bytes(problem.dtype) / 1024:.3g}" if config else "",
+            str(launch.ctas) if launch and gpu else "",
+            str(launch.threads) if launch else "",
+            f"{launch.smem_bytes / 1024:.3g}" if launch else "",
             "" if us else shortened(f"{entry.status}: {entry.reason}" if entry.reason else entry.status),
         )
 

@@ -22,8 +22,6 @@ _BOUND = 0.85
 class Resources:
     """Resources that the CTAs of a variant take of the SMs of a GPU."""
 
-    tiles: int
-    """Number of tiles of C."""
     ctas: int
     """Number of CTAs of the grid."""
     threads: int
@@ -58,16 +56,16 @@ class Resources:
 
 def resources(problem: Problem, config: Config, gpu: DeviceInfo, binary: Binary | None = None) -> Resources:
     """The resources that a variant takes, by its compiled kernel `binary` where there is one."""
-    registers = binary.registers or 0 if binary else 0
-    fit = nearest_fit(problem, config)
-    limits = cta_limits(fit, problem.dtype, gpu.arch, registers)
-    warps = -(-config.threads // 32) * max(1, min(limits.values()))
+    launch = config.launch_config(problem, gpu.sm_count)
+    compiled_registers = binary.registers if binary else None
+    registers = compiled_registers or config.registers(nearest_fit(problem, config), problem.dtype)
+    limits = cta_limits(launch.threads, registers, launch.smem_bytes, gpu.arch)
+    warps = -(-launch.threads // 32) * max(1, min(limits.values()))
     return Resources(
-        tiles=config.tiles(problem),
-        ctas=config.ctas(problem, gpu.sm_count),
-        threads=config.threads,
-        smem_bytes=config.smem_bytes(problem.dtype),
-        registers=registers or config.registers(fit, problem.dtype),
+        ctas=launch.ctas,
+        threads=launch.threads,
+        smem_bytes=launch.smem_bytes,
+        registers=registers,
         spill_bytes=binary.frame_bytes if binary else None,
         limits=tuple(limits.items()),
         sm_count=gpu.sm_count,
@@ -85,9 +83,8 @@ def compiled(problem: Problem, config: Config, gpu: DeviceInfo) -> Binary | None
 
 def intensity(problem: Problem, config: Config) -> float:
     """Operations for each byte that the CTAs load or store; caches may serve what is read again."""
-    reuse_a, reuse_b = config.reuse
-    loaded = problem.m * problem.n * problem.k * (1 / reuse_a + 1 / reuse_b)
-    return problem.flops / ((loaded + problem.m * problem.n) * problem.dtype.size_bytes)
+    stored = problem.planes * problem.m * problem.n
+    return problem.flops / ((config.loaded_elements(problem) + stored) * problem.dtype.size_bytes)
 
 
 def l2_gbs(gpu: DeviceInfo) -> float:
@@ -101,9 +98,9 @@ def floors(problem: Problem, config: Config, gpu: DeviceInfo) -> tuple[Bound, ..
     assert rates is not None
     gflops = rates.gflops(problem.dtype)
     tile_m, tile_n, _ = config.cta_tile
-    units = config.tiles(problem) * config.split_ctas
-    critical = units / sms if config.stream_ctas_per_sm else -(-units // sms)
-    critical_flops = critical * 2 * tile_m * tile_n * problem.k / config.split_ctas
+    flops = problem.planes * config.tiles(problem) * 2 * tile_m * tile_n * problem.even.k  # also beyond the edges of C
+    ctas = config.launch_config(problem, sms).ctas
+    critical_flops = flops / sms if config.stream_ctas_per_sm else -(-ctas // sms) * flops / ctas
     bounds = [
         Bound("arithmetic, spread evenly over the SMs", problem.flops / gflops / 1e3),
         Bound("arithmetic of the busiest SM, which has most tiles", critical_flops / (gflops / sms) / 1e3),

@@ -1,6 +1,6 @@
 // my_gemm.cu: kernels and the functions that launch them. my_gemm.h says how to call them.
 //
-// Written by tilewright, file digest d3268e1aa33de7d0. To write it with kernels that are looked up:
+// Written by tilewright, file digest f84972dc75bfb34c. To write it with kernels that are looked up:
 //   tilewright emit --shape 300x200x100 --shape 1024x16x512 --dtype float --trans nn --arch sm_90a --name my_gemm --cmake
 // SPDX-License-Identifier: MIT
 
@@ -631,8 +631,8 @@ int start(const Call& call, const void* function, Index ctas, dim3 block, int sm
     pdl.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     pdl.val.programmaticStreamSerializationAllowed = 1;
     const bool uses_pdl = call.kernel->waits.load(std::memory_order_relaxed) >> (call.device - devices) & 1;
-    const Index along_y = call.planes < 65535 ? call.planes : 65535;
-    const dim3 grid(unsigned(ctas), unsigned(along_y), unsigned(ceil_div(call.planes, along_y)));
+    const Index along_z = ceil_div(call.planes, 65535);
+    const dim3 grid(unsigned(ctas), unsigned(ceil_div(call.planes, along_z)), unsigned(along_z));
     const cudaLaunchConfig_t launch = {grid, block, std::size_t(smem_bytes), call.stream, &pdl, uses_pdl ? 1u : 0u};
     return status_of(cudaLaunchKernelExC(&launch, function, const_cast<void**>(arguments)));
 }
