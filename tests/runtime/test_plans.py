@@ -199,10 +199,12 @@ def here(shape: tuple[int, int] = (6, 6), strides: tuple[int, int] = (24, 4), dt
     return np.ndarray(shape, dtype, bytearray(6 * 24), strides=strides)
 
 
+NO_TRACE = SimpleNamespace(_is_fx_tracing_flag=False)
 GPU: Any = SimpleNamespace(
     ndarray=Elsewhere, cuda=SimpleNamespace(get_current_stream=None),
     Tensor=Elsewhere, nn=SimpleNamespace(Parameter=Elsewhere), _C=None,
-    autograd=SimpleNamespace(graph=SimpleNamespace(increment_version=None)), fx=SimpleNamespace(_symbolic_trace=None),
+    autograd=SimpleNamespace(graph=SimpleNamespace(increment_version=None)),
+    fx=SimpleNamespace(_symbolic_trace=NO_TRACE),
 )  # fmt: skip
 """Stand-in for CuPy and torch, with the names that keys need."""
 KINDS: dict[str, tuple[arrays_module.Kind, Any]] = {
