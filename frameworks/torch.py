@@ -2,8 +2,8 @@
 
 Only this file needs torch.
 
-Both ops have a kernel, a fake kernel for tracing and gradients in both modes. `matmul` has a rule for `torch.vmap` too;
-without one, torch calls `grouped_matmul` for each place of the mapped dimension. The functions bypass torch's
+Both ops have a kernel, a fake kernel for tracing, gradients in both modes, and a rule for `torch.vmap`: one product of
+stacks, and for `grouped_matmul` a call for each place of the mapped dimension. The functions bypass torch's
 dispatcher unless their tensors are traced or transformed.
 """
 
@@ -20,7 +20,7 @@ except ModuleNotFoundError as error:
     raise ImportError(_HELP, name="torch") from error
 
 from tilewright import _library
-from tilewright.codegen.errors import ArgumentTypeError, NotInMemoryError, ShapeError, check
+from tilewright.codegen.errors import ArgumentTypeError, DeviceMismatchError, NotInMemoryError, ShapeError, check
 from tilewright.codegen.problem import GradeLike
 from tilewright.runtime.product.arguments import number, refuse
 from tilewright.runtime.product.arrays import trace_flag_of
@@ -32,14 +32,19 @@ from torch.autograd.function import _SingleLevelFunction
 __all__ = ["Linear", "grouped_matmul", "matmul"]
 
 _ops = torch.library.Library("tilewright", "DEF")  # it must live as long as its op
-_SCHEMA = "matmul(Tensor a, Tensor b, float alpha=1.0, str accuracy='ieee', str? vendor=None) -> Tensor"
+_SCHEMA = "matmul(Tensor a, Tensor b, Scalar alpha=1.0, str accuracy='ieee', str? vendor=None) -> Tensor"
 _ops.define(_SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
 _op: Any = torch.ops.tilewright.matmul.default
-_GROUPED = "grouped_matmul(Tensor a, Tensor b, Tensor offsets, float alpha=1.0, str accuracy='ieee') -> Tensor"
+_GROUPED = "grouped_matmul(Tensor a, Tensor b, Tensor offsets, Scalar alpha=1.0, str accuracy='ieee') -> Tensor"
 _ops.define(_GROUPED, tags=(torch.Tag.pt2_compliant_tag,))
 _grouped_op: Any = torch.ops.tilewright.grouped_matmul.default
 _is_like_subclass = torch._C._dispatch_isTensorSubclassLike
 _TYPES = (torch.Tensor, torch.nn.Parameter)
+_DTYPES = (torch.float32, torch.float64)
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.fx.Proxy)
+"""Types of numbers that a trace knows by their symbols."""
+_NUMBERS = (int, float, *_SYMBOLIC)
+"""Types of numbers in compiled graphs."""
 _trace = trace_flag_of(torch)
 
 
@@ -77,9 +82,9 @@ def matmul(
     if more or unknown:
         refuse(matmul, more, unknown)
     if torch.compiler.is_compiling():
-        return _op(a, b, alpha, accuracy, vendor)
+        return _op(a, b, _compiled_factor(alpha), accuracy, vendor)
     if type(alpha) is not float:
-        alpha = number("alpha", alpha)
+        alpha = _factor(alpha)
     if not _is_plain(a, b):
         _check_tensors(a=a, b=b)
         return _op(a, b, alpha, accuracy, vendor)
@@ -116,10 +121,10 @@ def grouped_matmul(
     if more or unknown:
         refuse(grouped_matmul, more, unknown)
     if torch.compiler.is_compiling():
-        return _grouped_op(a, b, offsets, alpha, accuracy)
+        return _grouped_op(a, b, offsets, _compiled_factor(alpha), accuracy)
     if type(alpha) is not float:
-        alpha = number("alpha", alpha)
-    if not _is_plain(a, b, offsets):
+        alpha = _factor(alpha)
+    if not (type(offsets) in _TYPES and _is_plain(a, b)):
         _check_tensors(a=a, b=b, offsets=offsets)
         return _grouped_op(a, b, offsets, alpha, accuracy)
     if _is_tracked(a, b):
@@ -132,16 +137,27 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
         """input @ weight.T + bias over the last dimension of an input of any rank."""
-        result = matmul(input, self.weight.t())
+        result = matmul(input, self.weight.t(), alpha=1.0)
         return result if self.bias is None else result + self.bias
 
 
-def _is_plain(a: Any, b: Any, offsets: Any = None) -> bool:
+def _factor(alpha: Any) -> float:
+    """alpha as a float; a number that a trace knows by its symbol stays one."""
+    symbol: float = alpha
+    return symbol if isinstance(alpha, _SYMBOLIC) else number("alpha", alpha)
+
+
+def _compiled_factor(alpha: Any) -> float:
+    """alpha as a number of a compiled graph; an array without dimensions ends the graph before it."""
+    factor: float = alpha if isinstance(alpha, _NUMBERS) else alpha.item()
+    return factor
+
+
+def _is_plain(a: Any, b: Any) -> bool:
     """Whether these are tensors on the processor or on CUDA whose products autograd alone may have to record."""
     return (
         type(a) in _TYPES
         and type(b) in _TYPES
-        and (offsets is None or type(offsets) in _TYPES)
         and not torch._C._are_functorch_transforms_active()
         and torch._C._get_tracing_state() is None
         and not _trace._is_fx_tracing_flag
@@ -192,14 +208,21 @@ def _fake(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee", vendor: st
     torch._check(a.dim() > 0 and b.dim() > 0, lambda: f"a and b must have a dimension at least: {shapes}")
     torch._check(a.shape[-1] == b.shape[-2:][0], lambda: f"inner dimensions differ: {shapes}")
     torch._check(a.dtype == b.dtype, lambda: f"a is {a.dtype} and b is {b.dtype}: cast one of them first")
-    dtypes = torch.float32, torch.float64
-    torch._check(a.dtype in dtypes, lambda: f"a and b must be float32 or float64, got {a.dtype}")
-    torch._check_with(ArgumentTypeError, a.device == b.device, lambda: f"a is on {a.device} and b is on {b.device}")
+    torch._check(a.dtype in _DTYPES, lambda: f"a and b must be float32 or float64, got {a.dtype}")
+    _check_devices(a=a, b=b)
     try:
         stack = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     except RuntimeError as error:
         raise RuntimeError(f"the dimensions before the last two do not broadcast: {shapes}") from error
     return a.new_empty((*stack, *a.shape[-2:-1], *b.shape[1:][-1:]))
+
+
+def _check_devices(**tensors: Any) -> None:
+    """Raise DeviceMismatchError unless all tensors are on one device."""
+    (first, a), *others = tensors.items()
+    for name, each in others:
+        text = f"{first} is on {a.device}, {name} on {each.device}: copy one of them to the other's device"
+        check(a.device == each.device, text, DeviceMismatchError)
 
 
 def _grouped_kernel(a: Any, b: Any, offsets: Any, alpha: float = 1.0, accuracy: str = "ieee") -> Any:
@@ -224,7 +247,13 @@ def _grouped_fake(a: Any, b: Any, offsets: Any, alpha: float = 1.0, accuracy: st
     torch._check(a.dim() == 2 and b.dim() in (2, 3), lambda: f"a must have 2 and b 2 or 3 dimensions: {shapes}")
     torch._check(a.shape[1] == b.shape[-2], lambda: f"inner dimensions differ: {shapes}")
     torch._check(a.dtype == b.dtype, lambda: f"a is {a.dtype} and b is {b.dtype}: cast one of them first")
+    torch._check(a.dtype in _DTYPES, lambda: f"a and b must be float32 or float64, got {a.dtype}")
     torch._check(offsets.dtype == torch.int32, lambda: f"offsets must be int32, got {offsets.dtype}")
+    text = "offsets must have one dimension, with an element for each group"
+    torch._check(offsets.dim() == 1, lambda: f"{text}, got shape {tuple(offsets.shape)}")
+    own = b.dim() == 2 or b.shape[0] == offsets.shape[0]
+    torch._check(own, lambda: f"b must have a matrix for each offset: {shapes}, offsets are {tuple(offsets.shape)}")
+    _check_devices(a=a, b=b, offsets=offsets)
     groups = (offsets.shape[0],) if b.dim() == 2 else ()
     return a.new_empty((*groups, a.shape[0], b.shape[-1]))
 
@@ -247,12 +276,16 @@ def _forward_gradient(ctx: Any, product: Any, of_a: Any, of_b: Any) -> Any:
         return sum(terms[1:], terms[0])
 
 
-class _Product(_SingleLevelFunction):  # type: ignore[misc]
+class _EveryLevel(_SingleLevelFunction):  # type: ignore[misc]
+    """An autograd function that the dispatcher calls once for each level of torch.func's transforms.
+    `torch.autograd.Function` refuses that, and its base class does not."""
+
+    _compiled_autograd_key = staticmethod(torch.autograd.Function._compiled_autograd_key)
+
+
+class _Product(_EveryLevel):
     """The product and its gradients: dA = alpha dC B^T, dB = alpha A^T dC, forward dC = alpha (dA B + A dB). The
     gradient of an operand that was broadcast is a sum of such products.
-
-    The dispatcher calls it once for each level of torch.func's transforms. `torch.autograd.Function` refuses that, and
-    its base class does not.
     """
 
     @staticmethod
@@ -290,7 +323,7 @@ class _Product(_SingleLevelFunction):  # type: ignore[misc]
         return _forward_gradient(ctx, matmul, of_a, of_b)
 
 
-class _Groups(_SingleLevelFunction):  # type: ignore[misc]
+class _Groups(_EveryLevel):
     """Grouped products and their gradients, grouped products with the same offsets. It is called as `_Product` is."""
 
     @staticmethod
@@ -337,15 +370,25 @@ def _gradient(like: Any, left: Any, right: Any, options: dict[str, Any]) -> Any:
         return _as_it_lies(like, left, right, options)
     shared, rank = sorted((left.dim() - 2, right.dim() - 2))
     own = [*[1] * rank, *like.shape[:-2]][::-1]  # the innermost first
-    folded = len([*takewhile(lambda extent: extent == 1, own[:shared])])
+    folded = len([*takewhile(_is_one, own[:shared])])
     if folded:
         copied = sum(each.shape[-1] for each in (left, right) if not _lies_evenly(each, folded))
         folded = folded if copied * left.shape[-2] <= left.shape[-1] * right.shape[-1] else 0
         rows = math.prod(left.shape[-2 - folded : -1])
         left, right = (each.reshape(*each.shape[: -2 - folded], rows, each.shape[-1]) for each in (left, right))
     result = _as_it_lies(like, left, right, options)
-    summed = [-3 - i for i, extent in enumerate(own[folded:rank]) if extent == 1 and result.shape[-3 - i] != 1]
+    extents = enumerate(own[folded:rank])
+    summed = [-3 - i for i, extent in extents if _is_one(extent) and not _is_one(result.shape[-3 - i])]
     return (result.sum(summed) if summed else result).reshape(like.shape)
+
+
+def _is_one(extent: Any) -> bool:
+    """Whether an extent is 1; False where a trace does not know it."""
+    if type(extent) is int:
+        return extent == 1
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    return bool(guard_or_false(extent == 1))
 
 
 def _as_it_lies(like: Any, left: Any, right: Any, options: dict[str, Any]) -> Any:
@@ -369,7 +412,7 @@ def _with_gradient(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee", v
 
 def _grouped_with_gradient(a: Any, b: Any, offsets: Any, alpha: float = 1.0, accuracy: str = "ieee") -> Any:
     """The op `grouped_matmul` at the dispatcher's level of autograd."""
-    if _is_plain(a, b, offsets):
+    if type(offsets) in _TYPES and _is_plain(a, b):
         return (_apply_groups if _is_tracked(a, b) else _groups)(a, b, offsets, alpha, accuracy)
     return _transformed(_apply_groups, a, b, offsets, alpha, accuracy)
 
@@ -411,10 +454,31 @@ def _batched(
     return _op(a, b, *options).squeeze([-2] * row + [-1] * col), 0
 
 
+def _batched_groups(
+    info: Any, dims: tuple[int | None, ...], a: Any, b: Any, offsets: Any, alpha: float = 1.0, accuracy: str = "ieee"
+) -> tuple[Any, int]:
+    """The op `grouped_matmul` within `torch.vmap`: a call for each place of the mapped dimension.
+
+    `dims` are the mapped dimensions of a, b and offsets. Returns the results and their mapped dimension.
+    """
+    operands = [
+        [each] * info.batch_size if dim is None else each.unbind(dim) for each, dim in zip((a, b, offsets), dims)
+    ]
+    results = [_grouped_op(*each, alpha, accuracy) for each in zip(*operands)]
+    if results:
+        return torch.stack(results), 0
+    a, b, offsets = (
+        each if dim is None else each.new_empty(each.movedim(dim, 0).shape[1:])
+        for each, dim in zip((a, b, offsets), dims)
+    )
+    return a.new_empty((0, *_grouped_fake(a, b, offsets).shape)), 0
+
+
 _ops.impl("matmul", _kernel, "CompositeExplicitAutograd")
 _ops.impl("matmul", _with_gradient, "Autograd")
 torch.library.register_vmap("tilewright::matmul", _batched, lib=_ops)
 torch.library.register_fake("tilewright::matmul", _fake, lib=_ops)
 _ops.impl("grouped_matmul", _grouped_kernel, "CompositeExplicitAutograd")
 _ops.impl("grouped_matmul", _grouped_with_gradient, "Autograd")
+torch.library.register_vmap("tilewright::grouped_matmul", _batched_groups, lib=_ops)
 torch.library.register_fake("tilewright::grouped_matmul", _grouped_fake, lib=_ops)

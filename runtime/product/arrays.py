@@ -245,7 +245,12 @@ class _Torch(Kind):
 
     def check_memory(self, name: str, array: Any) -> None:
         layout, device = "nested" if array.is_nested else str(array.layout), array.device
-        check(layout == "torch.strided", f"{name} must be a dense tensor, got layout {layout}", ArgumentTypeError)
+        advice = f"multiply its parts {name}.unbind()" if array.is_nested else f"pass {name}.to_dense()"
+        check(
+            layout == "torch.strided",
+            f"{name} must be a dense tensor, got layout {layout}: {advice}",
+            ArgumentTypeError,
+        )
         on_host_or_gpu = device.type in ("cpu", "cuda")
         check(on_host_or_gpu, f"{name} must be on the processor or a GPU, got {device}", ArgumentTypeError)
         check(not array.is_neg(), f"{name} is a negated view: pass {name}.resolve_neg()", NotInMemoryError)

@@ -15,7 +15,14 @@ import numpy as np
 import pytest
 import tilewright
 from counted import check_calls
-from tilewright.codegen.errors import ArgumentTypeError, DeviceError, DeviceMismatchError, LayoutError, ShapeError
+from tilewright.codegen.errors import (
+    ArgumentTypeError,
+    DeviceError,
+    DeviceMismatchError,
+    LayoutError,
+    ShapeError,
+    TilewrightError,
+)
 from tilewright.runtime.device.detect import device_of
 from tilewright.runtime.product import matmul as matmul_module
 
@@ -23,6 +30,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     torch = pytest.importorskip("torch")
     import tilewright.torch as tilewright_torch
+    from torch._dynamo.testing import CompileCounterWithBackend
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.autograd import forward_ad
     from torch.func import functional_call, grad, jacrev, jvp, stack_module_state
@@ -680,8 +688,95 @@ TRACE_CALLS = 0 if hasattr(torch.fx._symbolic_trace, "_is_fx_tracing_flag") else
 """Number of further calls of Python functions where torch.fx tells by a function whether it traces."""
 
 
+def numbered(*shape: int) -> Any:
+    """A tensor of whole numbers from -3 to 3."""
+    return torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape) % 7 - 3
+
+
 class TestProcessor(Products):
     device, backend = "cpu", "aot_eager"
+
+    def test_a_factor_that_follows_from_a_dynamic_shape_stays_dynamic(self) -> None:
+        def scaled(a: Any, b: Any) -> Any:
+            return tilewright_torch.matmul(a, b, alpha=a.shape[-1] ** -0.5)
+
+        torch._dynamo.reset()
+        counter = CompileCounterWithBackend(self.backend)
+        compiled = torch.compile(scaled, backend=counter, fullgraph=True, dynamic=True)
+        for k in range(5, 17):
+            a, b = torch.ones(3, k), torch.ones(k, 2)
+            torch.testing.assert_close(compiled(a, b), a @ b * k**-0.5)
+        assert counter.frame_count == 1
+        graph = make_fx(scaled, tracing_mode="symbolic")(a, b)
+        a, b = torch.ones(3, 4), torch.ones(4, 2)
+        torch.testing.assert_close(graph(a, b), a @ b / 2)
+        torch.testing.assert_close(torch.fx.symbolic_trace(scaled)(a, b), a @ b / 2)
+
+    def test_a_factor_that_is_a_tensor_breaks_a_graph(self) -> None:
+        torch._dynamo.reset()
+        a, b, ends = torch.ones(3, 4), torch.ones(2, 4, 5), torch.tensor([1, 3], dtype=torch.int32)
+        for product, expected in (
+            (lambda alpha: tilewright_torch.matmul(a, b, alpha=alpha), 2 * a @ b),
+            (lambda alpha: tilewright_torch.grouped_matmul(a, b, ends, alpha=alpha), 2 * a @ b[0]),
+        ):
+            assert torch.equal(torch.compile(product, backend=self.backend)(torch.tensor(2.0)), expected)
+
+    def test_an_extent_that_depends_on_data(self) -> None:
+        stack, kept = numbered(6, 4, 5).requires_grad_(), torch.tensor([1, 0, 1, 1, 0, 1], dtype=torch.bool)
+        theirs, ours = torch.nn.Linear(5, 3), tilewright_torch.Linear(5, 3)
+        ours.load_state_dict(theirs.state_dict())
+        torch._dynamo.reset()
+        with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+            compiled = torch.compile(lambda a: ours(a[kept]) @ ours.weight, backend=self.backend, fullgraph=True)
+            compiled(stack).sum().backward()
+        gradient, stack.grad = stack.grad, None
+        (theirs(stack[kept]) @ theirs.weight).sum().backward()
+        torch.testing.assert_close(gradient, stack.grad)
+        torch.testing.assert_close(ours.weight.grad, theirs.weight.grad)
+
+    def test_compiled_autograd(self) -> None:
+        a, b, ends = numbered(5, 4), numbered(2, 4, 3), torch.tensor([2, 5], dtype=torch.int32)
+        for product in (lambda b: tilewright_torch.matmul(a, b), lambda b: tilewright_torch.grouped_matmul(a, b, ends)):
+            gradients = []
+            for compiles in (False, True):
+                of = b.clone().requires_grad_()
+                loss = product(of).square().sum()
+                torch._dynamo.reset()
+                with torch._dynamo.config.patch(compiled_autograd=compiles):
+                    (torch.compile(loss.backward, backend=self.backend) if compiles else loss.backward)()
+                gradients.append(of.grad)
+            torch.testing.assert_close(*gradients)
+
+    def test_groups_are_mapped_without_a_warning(self) -> None:
+        a, b, ends = numbered(3, 5, 4), numbered(2, 4, 3), torch.tensor([2, 5], dtype=torch.int32)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            result = torch.vmap(tilewright_torch.grouped_matmul, (0, None, None))(a, b, ends)
+            torch.func.jacrev(tilewright_torch.grouped_matmul)(a[0], b, ends)
+        assert torch.equal(result, torch.stack([tilewright_torch.grouped_matmul(each, b, ends) for each in a]))
+        none = torch.vmap(tilewright_torch.grouped_matmul, (0, None, None))(a[:0], b, ends)
+        assert none.shape == (0, 5, 3)
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            ({"offsets": None}, "offsets must be a torch.Tensor, got NoneType: pass torch.as_tensor"),
+            ({"offsets": torch.ones(3, dtype=torch.int32)}, "a matrix for each"),
+            ({"offsets": torch.ones((), dtype=torch.int32)}, "offsets must have one dimension"),
+            ({"offsets": torch.ones(2)}, "offsets must be int32"),
+            ({"a": torch.ones(5, 4).half(), "b": torch.ones(2, 4, 3).half()}, "float32 or float64"),
+            ({"a": torch.ones(5, 4, device="meta")}, "on meta|got meta"),
+        ],
+    )
+    def test_operands_that_are_no_groups(self, change: dict[str, Any], words: str) -> None:
+        """Eager calls refuse them, and traces too."""
+        operands = {"a": torch.ones(5, 4), "b": torch.ones(2, 4, 3), "offsets": torch.tensor([2, 5], dtype=torch.int32)}
+        operands |= change
+        with pytest.raises((RuntimeError, TilewrightError), match=words):
+            tilewright_torch.grouped_matmul(**operands)
+        if operands["offsets"] is not None:
+            with FakeTensorMode() as mode, pytest.raises((RuntimeError, TilewrightError), match=words):
+                tilewright_torch.grouped_matmul(**{name: mode.from_tensor(each) for name, each in operands.items()})
 
     @pytest.mark.parametrize("way", WAYS)
     @pytest.mark.skipif(device_of("auto").info.selector != "host", reason="a GPU takes the processor's tensors")
@@ -740,10 +835,11 @@ def test_a_tensor_without_memory_or_strides_is_refused_though_a_plan_exists(name
     assert torch.equal(way(a, b), a @ b)
     layouts = a.to_sparse(), a.to_sparse_csr(), torch.nested.nested_tensor([a, a])
     for arguments, match in (
-        ((a, b.to("meta")), "b is on meta|b must be on the processor or a GPU, got meta"),
-        *(((other, b), "a must be a dense tensor, got layout (torch.sparse_|nested)") for other in layouts),
-    ):
-        with pytest.raises(ArgumentTypeError, match=match):
+        ((a, b.to("meta")), "b on meta: copy one|b must be on the processor or a GPU, got meta"),
+        *(((other, b), r"a must be a dense tensor, got layout (torch.sparse_.*: pass a.to_dense|nested: multiply its)")
+          for other in layouts),
+    ):  # fmt: skip
+        with pytest.raises((ArgumentTypeError, DeviceMismatchError), match=match):
             way(*arguments)
     if name != "torch":
         way(a, b, out=torch.zeros(4, 5))
