@@ -164,7 +164,7 @@ class Problem:
         object.__setattr__(self, "accuracy", Grade.parse(accuracy))
         graded = self.accuracy is Grade.IEEE or self.dtype is DType.FLOAT
         text = f"accuracy {self.accuracy} is for float; {self.dtype.value} is always {Grade.IEEE}"
-        check(graded, f"{text}: leave accuracy out, or pass dtype='float'")
+        check(graded, f"{text}: leave accuracy out, or multiply floats")
         object.__setattr__(self, "batch", _size("batch", batch, 1))
         check(ragged in ("", "m", "k"), f"ragged must be 'm', 'k' or empty, got {ragged!r}", ArgumentTypeError)
         object.__setattr__(self, "ragged", ragged)

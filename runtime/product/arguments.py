@@ -147,10 +147,11 @@ def laid_out(
         if view.dtype is not problem.dtype:
             own, other = problem.dtype.numpy_name, view.dtype.numpy_name
             raise ArgumentTypeError(f"{name} must be {own}, got {other}: it is never cast silently")
+        if view is out:
+            check_written(out)
         lds[i] = leading(name, view)
     checked = lds[0], lds[1], lds[2]
     if out is not None:
-        check_written(out)
         check_apart(problem, (a.pointer, b.pointer, out.pointer), checked, names, dims)
     return problem, (a, b), checked, swapped
 

@@ -435,20 +435,22 @@ class TestCopies:
         assert product(a, b, out=out, beta=2, copy="if-needed") is out
         assert np.array_equal(board, expected)
 
-    def test_an_out_that_cannot_hold_the_result_is_not_written_from_a_copy(self) -> None:
+    def test_an_out_that_cannot_hold_the_result_is_not_written(self) -> None:
         a, b = whole(6, 7), whole(7, 5)
         stepped = whole(6, 10)[:, ::2]
         stepped.flags.writeable = False
-        row, windows = whole(1, 5), np.lib.stride_tricks.sliding_window_view(whole(1, 10)[0], 5, writeable=True)
+        row, windows = whole(1, 6)[:, :5], np.lib.stride_tricks.sliding_window_view(whole(1, 10)[0], 5, writeable=True)
         for out, message in (
             (stepped, "out is read-only"),
             (np.broadcast_to(row, (6, 5)), "out is read-only"),
             (np.lib.stride_tricks.as_strided(row, (6, 5), (0, 4)), "elements that share memory: 6 of them lie 0 bytes"),
             (windows, "out has elements that share memory"),
+            (np.lib.stride_tricks.as_strided(row, (6, 5), (4, 0)), "elements that share memory: 5 of them lie 0 bytes"),
         ):
             before = out.copy()
-            with pytest.raises(LayoutError, match=message):
-                product(a, b, out=out, copy="if-needed")
+            for copy in ("if-needed", "never"):
+                with pytest.raises(LayoutError, match=message):
+                    product(a, b, out=out, copy=copy)
             assert np.array_equal(out, before)
         empty = np.lib.stride_tricks.as_strided(row, (0, 5), (0, 0))
         assert product(a[:0], b, out=empty) is empty
