@@ -20,9 +20,9 @@ except ModuleNotFoundError as error:
     raise ImportError(_HELP, name="torch") from error
 
 from tilewright import _library
-from tilewright.codegen.errors import ArgumentTypeError, DeviceMismatchError, NotInMemoryError, ShapeError, check
+from tilewright.codegen.errors import ArgumentTypeError, NotInMemoryError, ShapeError, check
 from tilewright.codegen.problem import GradeLike
-from tilewright.runtime.product.arguments import number, refuse
+from tilewright.runtime.product.arguments import check_place, number, refuse
 from tilewright.runtime.product.arrays import trace_flag_of
 from tilewright.runtime.settings import Vendor
 from torch._functorch.utils import enable_single_level_autograd_function
@@ -209,20 +209,12 @@ def _fake(a: Any, b: Any, alpha: float = 1.0, accuracy: str = "ieee", vendor: st
     torch._check(a.shape[-1] == b.shape[-2:][0], lambda: f"inner dimensions differ: {shapes}")
     torch._check(a.dtype == b.dtype, lambda: f"a is {a.dtype} and b is {b.dtype}: cast one of them first")
     torch._check(a.dtype in _DTYPES, lambda: f"a and b must be float32 or float64, got {a.dtype}")
-    _check_devices(a=a, b=b)
+    check_place("a", a.device, "b", b.device)
     try:
         stack = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     except RuntimeError as error:
         raise RuntimeError(f"the dimensions before the last two do not broadcast: {shapes}") from error
     return a.new_empty((*stack, *a.shape[-2:-1], *b.shape[1:][-1:]))
-
-
-def _check_devices(**tensors: Any) -> None:
-    """Raise DeviceMismatchError unless all tensors are on one device."""
-    (first, a), *others = tensors.items()
-    for name, each in others:
-        text = f"{first} is on {a.device}, {name} on {each.device}: copy one of them to the other's device"
-        check(a.device == each.device, text, DeviceMismatchError)
 
 
 def _grouped_kernel(a: Any, b: Any, offsets: Any, alpha: float = 1.0, accuracy: str = "ieee") -> Any:
@@ -253,7 +245,8 @@ def _grouped_fake(a: Any, b: Any, offsets: Any, alpha: float = 1.0, accuracy: st
     torch._check(offsets.dim() == 1, lambda: f"{text}, got shape {tuple(offsets.shape)}")
     own = b.dim() == 2 or b.shape[0] == offsets.shape[0]
     torch._check(own, lambda: f"b must have a matrix for each offset: {shapes}, offsets are {tuple(offsets.shape)}")
-    _check_devices(a=a, b=b, offsets=offsets)
+    check_place("a", a.device, "b", b.device)
+    check_place("a", a.device, "offsets", offsets.device)
     groups = (offsets.shape[0],) if b.dim() == 2 else ()
     return a.new_empty((*groups, a.shape[0], b.shape[-1]))
 

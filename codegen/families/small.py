@@ -71,8 +71,8 @@ def held_bytes(problem: Problem, matrices: int, load: Load) -> int:
 
 
 def thread_registers(thread_m: int, thread_n: int, dtype: DType) -> int:
-    """Estimated registers of a thread that computes `thread_m` by `thread_n` elements of C, at most 255. The estimate
-    is up to 40 too low for kernels that read rows in vectors."""
+    """Estimated registers of a thread that computes `thread_m` by `thread_n` elements of C, at most 255. Most kernels
+    take fewer (docs/experiments/batches.md)."""
     return min(255, 40 + dtype.size_bytes // 4 * (thread_m * thread_n + thread_m + thread_n))
 
 

@@ -89,8 +89,7 @@ def stacked(a: View, b: View, out: View | None, folds: bool = True) -> Stack:
     for name, view in (("a", a), ("b", b)):
         text = f"{name} must have a dimension at least, got an array of shape (): pass a number as alpha"
         check(bool(view.shape), text, ShapeError)
-    text = f"inner dimensions differ: a is {_sizes(a.shape)}, b is {_sizes(b.shape)}"
-    check(a.shape[-1] == b.shape[-2:][0], text, ShapeError)
+    _check_inner(a, b)
     a, b = _with_strides(a), _with_strides(b)
     row, col = len(a.shape) == 1, len(b.shape) == 1  # vectors, which are no dimension of the result
     a, b = (_inserted(a, 0) if row else a), (_inserted(b, 1) if col else b)
@@ -142,6 +141,7 @@ def grouped(a: View, b: View, out: View | None, groups: int) -> Stack:
     ragged = ragged_of(a.shape, b.shape)
     text = f"b must have a matrix for each of the {groups} offsets, got {b.shape[0]} matrices"
     check(ragged == "k" or b.shape[0] == groups, text, ShapeError)
+    _check_inner(a, b)
     a, b = _with_strides(a), _with_strides(b)
     shape = (groups, a.shape[0], b.shape[1]) if ragged == "k" else (a.shape[0], b.shape[2])
     size = a.dtype.size_bytes
@@ -155,6 +155,12 @@ def grouped(a: View, b: View, out: View | None, groups: int) -> Stack:
     dims: tuple[Dim, ...] = ((groups, (0, b.strides[0] * (ragged == "m"), c.strides[0] * (ragged == "k"))),)
     _check_dims(dims, size)
     return Stack(a, matrix_of(b), matrix_of(c) if out else None, shape, dims, ragged)
+
+
+def _check_inner(a: View, b: View) -> None:
+    """Raise ShapeError unless A has as many steps of k as B."""
+    text = f"inner dimensions differ: a is {_sizes(a.shape)}, b is {_sizes(b.shape)}"
+    check(a.shape[-1] == b.shape[-2:][0], text, ShapeError)
 
 
 def _check_dims(dims: Iterable[Dim], size: int) -> None:

@@ -122,7 +122,7 @@ class TestRefused:
             ((90,), (6, 20, 12), "a and b must have 2 and 3 dimensions for groups of rows of a, or 2 and 2"),
             ((2, 90, 20), (6, 20, 12), "a and b must have 2 and 3 dimensions"),
             ((90, 20), (5, 20, 12), "b must have a matrix for each of the 6 offsets, got 5 matrices"),
-            ((90, 20), (6, 21, 12), "inner dimensions differ: a is 90x20, b is 21x12"),
+            ((90, 20), (6, 21, 12), "inner dimensions differ: a is 90x20, b is 6x21x12"),
             ((20, 90), (91, 12), "inner dimensions differ: a is 20x90, b is 91x12"),
         ],
     )
