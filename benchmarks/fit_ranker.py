@@ -11,7 +11,7 @@ are compared with measured times. --choices writes the choices of a look-up on -
 `dataset.py measure --choices`. --unseen judges a device by the data of the others alone.
 
 Batches have a ranker of their own: trees that correct the expected times of both types. It is judged by sixths of the
-shapes, and ships as it was fitted without the first sixth. Files of batches alone fit it alone.
+shapes, and ships as it was fitted without the first sixth. Files of batches alone fit it alone, in ten minutes.
 
 The first of these commands writes the rankers of `configs/ranker`, the ranker without the first ninth for `regret.py`,
 today's figures of `regret.py` as its limits, and the page `configs/ranker/README.md`. Rankers of types and accuracies
@@ -25,6 +25,7 @@ import itertools
 import json
 import math
 import tempfile
+import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +36,18 @@ from typing import Any
 import catboost
 import numpy as np
 from numpy.typing import NDArray
-from regret import BATCHED, FIRST, FIRST_MEASURED, HELD_OUT, RANKERS, accept, line_of, of_batches, regrets_of
+from regret import (
+    BATCHED,
+    FIRST,
+    FIRST_MEASURED,
+    HELD_OUT,
+    RANKERS,
+    accept,
+    batch_ranker,
+    line_of,
+    of_batches,
+    regrets_of,
+)
 from tilewright.codegen.config import Config
 from tilewright.codegen.problem import DType, Grade, Problem
 from tilewright.runtime.check.roofline import floor_us
@@ -43,7 +55,7 @@ from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Record
 from tilewright.runtime.store.store import Store
-from tilewright.tuner.choose.batches import BATCH_FEATURES, BatchRanker
+from tilewright.tuner.choose.batches import BATCH_FEATURES, BATCHES, OF_BATCH, BatchRanker
 from tilewright.tuner.choose.choice import carried
 from tilewright.tuner.choose.features import FEATURES, IEEE_FEATURES, FeatureTable
 from tilewright.tuner.choose.ranker import (
@@ -92,10 +104,12 @@ UNSURE = 1.05
 RANDOM, LARGEST, EARLY, SELDOM = 4000, 1 << 14, 32, 2
 """A decomposition of the work pays if it is among the first EARLY rows of SELDOM problems on each device, of RANDOM
 problems of at most LARGEST rows, columns and steps of k."""
-OF_BATCHES, FALL_OF_BATCHES = (400, 6, 0.08), 5.0
-"""Number, depth and learning rate of the trees that correct the times of batches, and their FALL."""
-BELIEVED = 0.6
+RANKING_BATCHES, FALL_OF_BATCHES = (1200, 6, 0.1), 5.0
+"""Number, depth and learning rate of the trees that correct the order of the kernels of a batch, and their FALL."""
+BELIEVED = 0.9
 """Factor on the corrections of these trees, as few batches were measured, none of more than 1.2 GB."""
+TIMING_BATCHES = 200, 4, 0.1
+"""Number, depth and learning rate of the trees that then correct the times of all kernels of a batch alike."""
 ASIDE = 6
 """Every sixth shape of batches is left out of the fit that ships and judges it."""
 CORRECTED, STEEP, SELDOM_FIRST = 1000, 24.0, 1.0
@@ -445,16 +459,22 @@ class TunedBatch:
 
 
 def fit_batches(tuned: Sequence[TunedBatch]) -> dict[str, NDArray[Any]]:
-    """Arrays of the ranker of batches: trees for both types, and further kernels of each type."""
-    trees = _trees("RMSE", *OF_BATCHES, 0.2).fit(
-        catboost.Pool(
-            np.concatenate([each.columns for each in tuned], axis=1).T,
-            np.concatenate([each.target - each.expected for each in tuned]),
-            weight=np.concatenate([each.weight for each in tuned]),
-        )
+    """Arrays of the ranker of batches: trees for both types, whose values are added up, and further kernels of each
+    type."""
+    columns = np.concatenate([each.columns for each in tuned], axis=1).T
+    errors = np.concatenate([each.target - each.expected for each in tuned])
+    weight = np.concatenate([each.weight for each in tuned])
+    batches = np.repeat(np.arange(len(tuned)), [len(each.us) for each in tuned])
+    ranking = _trees("QueryRMSE", *RANKING_BATCHES, 0.2).fit(
+        catboost.Pool(columns, errors, weight=weight, group_id=batches)
     )
-    arrays = {"features": np.array(BATCH_FEATURES)} | _exported(trees, OF_BATCHES[1], "batches")
-    arrays["batches_leaves"] = np.rint(BELIEVED * arrays["batches_leaves"]).astype(np.int32)
+    errors = errors - BELIEVED * ranking.predict(columns)
+    of_batch = np.where(np.isin(BATCH_FEATURES, OF_BATCH), columns, 0)
+    timing = _trees("RMSE", *TIMING_BATCHES, 0.5).fit(catboost.Pool(of_batch, errors, weight=weight))
+    arrays, more = (_exported(trees, RANKING_BATCHES[1], BATCHES) for trees in (ranking, timing))
+    arrays[f"{BATCHES}_leaves"] = np.rint(BELIEVED * arrays[f"{BATCHES}_leaves"]).astype(np.int32)
+    arrays = {name: np.concatenate([arrays[name], more[name]]) for name in arrays}
+    arrays["features"] = np.array(BATCH_FEATURES)
     arrays["devices"] = np.array(list(dict.fromkeys(each.trials.device_key for each in tuned)))
     for dtype in dict.fromkeys(each.trials.problem.dtype for each in tuned):
         kernels = _kernels_of_batches([each.trials for each in tuned if each.trials.problem.dtype is dtype])
@@ -492,23 +512,37 @@ def batches_of(trials: Sequence[Trials], part: int) -> tuple[list[Trials], list[
     return [e for e in trials if e.problem.shape not in out], [e for e in trials if e.problem.shape in out]
 
 
-def judge_batches(trials: Sequence[Trials], parts: int | None, writes: bool) -> None:
-    """Judge by all parts of the shapes or the first `parts`, and write the ranker that is fitted without the first."""
+def judge_batches(trials: Sequence[Trials], parts: int | None, writes: bool, info: DeviceInfo | None) -> list[str]:
+    """Judge by all parts of the shapes or the first `parts`, and write the ranker that is fitted without the first.
+    Return lines of the choices for batches that were left out, on a device if there is one."""
     tuned = {id(each): TunedBatch.of(each) for each in trials}
     regrets, ships, data = dict[str, list[float]](), dict[str, NDArray[Any]](), list[Trials]()
+    lines = list[str]()
     for part in range(ASIDE)[:parts]:
         train, others = batches_of(trials, part)
         arrays = fit_batches([tuned[id(each)] for each in train])
         for name, of_part in of_batches(arrays, others).items():
             regrets.setdefault(name, []).extend(of_part)
+        for problem in dict.fromkeys(each.problem for each in others) if info else ():
+            lines.append(chosen_line(problem, looked_up(batch_ranker(arrays, problem), problem, info)[:LEFT_OUT]))
         if part == 0:
             ships, data = arrays | {"left_out": np.array(sorted({each.problem.shape for each in others}))}, train
     for dtype in DType:
         values = [regrets.get(f"{dtype.value} on {key}: {FIRST}", [1.0]) for key in ships["devices"]]
         ships[f"{dtype.value} regrets"] = np.array([round(float(np.quantile(each, 0.9)), 3) for each in values])
     if writes:
-        np.savez_compressed(RANKERS / BATCHED, **ships, data=sources(data))
+        save(RANKERS / BATCHED, {**ships, "data": sources(data)})
     print("\n".join(itertools.starmap(line_of, regrets.items())), flush=True)
+    return lines
+
+
+def save(path: Path, arrays: Arrays, method: int = zipfile.ZIP_DEFLATED) -> None:
+    """Write arrays as `numpy.savez_compressed` does, but with the strongest compression of a method, so that the
+    checkout stays small. Shipped rankers are inflated, as they are read within a call."""
+    with zipfile.ZipFile(path, "w", method, compresslevel=9) as file:
+        for name, array in arrays.items():
+            with file.open(f"{name}.npy", "w") as entry:
+                np.lib.format.write_array(entry, np.asarray(array), allow_pickle=False)
 
 
 def main() -> None:
@@ -555,7 +589,7 @@ def main() -> None:
             ranker = Ranker(arrays, dtype, accuracy)
             if part == 0 and accuracy is Grade.IEEE and (options.held_out or writes):
                 shapes = np.array(sorted({each.problem.shape for each in others}))
-                np.savez_compressed(HELD_OUT / dtype.value, **arrays, shapes=shapes)
+                save(HELD_OUT / f"{dtype.value}.npz", {**arrays, "shapes": shapes}, zipfile.ZIP_LZMA)
             for key in (each.info.key for each in _of_devices(others)):
                 for name, regrets in slowdowns([each for each in others if each.info.key == key], ranker).items():
                     by_device.setdefault(key, {}).setdefault(name, []).append(regrets)
@@ -573,9 +607,9 @@ def main() -> None:
             trees = fit(tuned)
             portfolio = complete(trees, portfolio_of(tuned, trees), tuned)
             data = sources(e for e in measured if (e.problem.dtype, e.problem.accuracy) == (dtype, accuracy))
-            np.savez_compressed(RANKERS / name_of(dtype, accuracy), **exported(trees, portfolio, regret), data=data)
+            save(RANKERS / f"{name_of(dtype, accuracy)}.npz", {**exported(trees, portfolio, regret), "data": data})
     if of_many and not options.unseen:
-        judge_batches(of_many, options.parts, writes)
+        lines += judge_batches(of_many, options.parts, writes, KNOWN[options.device] if options.choices else None)
     if options.choices:
         options.choices.write_text("".join(lines))
     if writes:

@@ -38,7 +38,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from tilewright.codegen.config import Config
-from tilewright.codegen.problem import DType
+from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.device.known import KNOWN
 from tilewright.tuner.choose.batches import BATCHES, BatchRanker, of_type
 from tilewright.tuner.choose.ranker import Arrays, Ranker, name_of, shipped
@@ -91,12 +91,17 @@ def of_batches(arrays: Arrays, trials: Sequence[Trials]) -> dict[str, list[float
     regrets: dict[str, list[float]] = {}
     for each in trials:
         problem, info, times = each.problem, KNOWN[each.device_key], each.times
-        singles = shipped(name_of(problem.dtype, problem.accuracy))
-        ranker = BatchRanker(singles, of_type(arrays, problem.dtype), problem.dtype)
+        ranker = batch_ranker(arrays, problem)
         slowdowns = {config: us / min(times.values()) for config, us in times.items()}
         for choice, regret in regrets_of(choices(ranker, problem, info), slowdowns).items():
             regrets.setdefault(f"{problem.dtype.value} on {each.device_key}: {choice}", []).append(regret)
     return regrets
+
+
+def batch_ranker(arrays: Arrays, problem: Problem) -> BatchRanker:
+    """The ranker for a batch by arrays of both types."""
+    singles = shipped(name_of(problem.dtype, problem.accuracy))
+    return BatchRanker(singles, of_type(arrays, problem.dtype), problem.dtype)
 
 
 def judge(kind: str, trials: Sequence[Trials], ranker: Ranker) -> dict[str, Figures]:

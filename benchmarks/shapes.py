@@ -19,7 +19,9 @@ SMALL_SQUARES = (
     *(2, 6, 7, 9, 10, 11, 13, 14, 15, 18, 19, 20, 21, 22, 23, 25, 27, 28, 30, 31, 34, 36, 40, 41, 44, 47, 50, 52, 56),
     *(60, 63, 66, 72, 76, 80, 88, 97, 100, 104, 112, 120, 127),
 )
-"""Squares in the data set of batches."""
+"""Squares of the first batches of the data set."""
+MORE_SQUARES = 29, 35, 38, 42, 45, 54, 58, 62, 70, 84, 92, 108, 116, 124
+"""Squares of the batches that were added to it."""
 TRANS, TRANS_WEIGHTS = ("nn", "nt", "tn"), (70, 15, 15)
 """Transposes of batches, and how often each is drawn."""
 DEEPBENCH = (
@@ -50,10 +52,11 @@ def problems(accuracy: Grade = Grade.IEEE) -> list[Problem]:
 def batches() -> list[Problem]:
     """The batches of the data set, none of which `batches.py` measures, in an order whose every first part is a fair
     sample. Both types of a shape follow each other."""
-    rng = random.Random(SEED + 12)
+    rng, aside = random.Random(SEED + 14), {each.shape for each in left_out()}
+    more = [each for each in _batches(rng, MORE_SQUARES, 44, 48, 50) if each[0] not in aside]
     drawn = (
         Problem.parse(shape, dtype, trans, batch=batch)
-        for shape, batch, trans in _batches(rng, SMALL_SQUARES, 32, 40, 28)
+        for shape, batch, trans in [*_first_batches(), *more]
         for dtype in ("float", "double")
     )
     return list(dict.fromkeys(drawn))
@@ -63,13 +66,18 @@ def left_out() -> list[Problem]:
     """Ten batches of each type, drawn like those of the data set, which has none of their shapes."""
     rng = random.Random(SEED + 13)
     drawn = [*_batches(rng, (10, 20, 26, 46, 75), 8, 8, 6)]
-    in_data_set = {each.shape for each in batches()}
+    in_data_set = {shape for shape, _, _ in _first_batches()}
     shapes = [each for each in drawn if each[0] not in in_data_set]
     return [
         Problem.parse(shape, dtype, trans, batch=batch)
         for place, dtype in enumerate(("float", "double"))
         for shape, batch, trans in shapes[place:20:2]
     ]
+
+
+def _first_batches() -> Iterator[tuple[str, int, str]]:
+    """Shapes, numbers of products and transposes of the batches that the data set began with."""
+    return _batches(random.Random(SEED + 12), SMALL_SQUARES, 32, 40, 28)
 
 
 def _batches(

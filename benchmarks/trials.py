@@ -35,6 +35,8 @@ MANY = 3
 """Fewest variants with two times by which the times of one GPU are scaled to those of another."""
 SUFFIX = ".jsonl.xz"
 """Ending of packed files."""
+_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "pb": 0}]
+"""Settings of xz for text: bytes are guessed from half of the byte before, and not from their place in a word."""
 
 Outcome: TypeAlias = float | Status
 """Microseconds, or how a variant failed."""
@@ -172,7 +174,7 @@ def pack(paths: Sequence[Path], folder: Path) -> None:
         kind = name_of(each.problem.dtype, each.problem.accuracy) if each.problem.batch == 1 else BATCHES
         by_kind.setdefault(kind, []).append(each)
     for kind, trials in by_kind.items():
-        data = lzma.compress(packed(trials), preset=9 | lzma.PRESET_EXTREME)
+        data = lzma.compress(packed(trials), filters=_FILTERS)
         (folder / f"{kind}{SUFFIX}").write_bytes(data)
 
 

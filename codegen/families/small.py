@@ -71,9 +71,9 @@ def held_bytes(problem: Problem, matrices: int, load: Load) -> int:
 
 
 def thread_registers(thread_m: int, thread_n: int, dtype: DType) -> int:
-    """Estimated registers of a thread that computes `thread_m` by `thread_n` elements of C, at most 255. Most kernels
-    take fewer (docs/experiments/batches.md)."""
-    return min(255, 40 + dtype.size_bytes // 4 * (thread_m * thread_n + thread_m + thread_n))
+    """Estimated registers of a thread that computes `thread_m` by `thread_n` elements of C, at most 255: the median of
+    what kernels take (docs/experiments/batches.md)."""
+    return min(255, 31 + dtype.size_bytes // 4 * thread_m * thread_n)
 
 
 _START_BYTES = 3 * 8

@@ -12,6 +12,7 @@ from tilewright.codegen.config import Config
 from tilewright.codegen.families import parse
 from tilewright.codegen.problem import DType, Problem
 from tilewright.runtime.device.known import KNOWN
+from tilewright.tuner.choose.batches import BATCH_FEATURES, OF_BATCH
 from tilewright.tuner.choose.choice import carried
 from tilewright.tuner.choose.forecast import Forecast
 from tilewright.tuner.choose.ranker import Arrays, kernel_of, shipped
@@ -219,7 +220,14 @@ def batches(fitting: ModuleType, monkeypatch: pytest.MonkeyPatch) -> dict[Proble
         times_of[problem] = {rare: 18.0, **times} if problem.dtype is DType.FLOAT else times
     trees = {"asked": [[0]], "above": [[0.0]], "leaves": [[0, 0]]}
     arrays = {f"batches_{name}": np.array(values) for name, values in trees.items()}
-    monkeypatch.setattr(fitting, "_trees", lambda *settings: SimpleNamespace(fit=lambda pool: pool))
+    model = SimpleNamespace(predict=lambda rows: np.zeros(len(rows)))
+
+    def fit(rows: np.ndarray, loss: str) -> SimpleNamespace:
+        asked = {name for name, column in zip(BATCH_FEATURES, rows.T) if column.any()}
+        assert (asked <= {*OF_BATCH}) == (loss == "RMSE")  # these trees correct all kernels of a batch alike
+        return model
+
+    monkeypatch.setattr(fitting, "_trees", lambda loss, *settings: SimpleNamespace(fit=lambda pool: fit(pool[0], loss)))
     monkeypatch.setattr(fitting, "_exported", lambda model, depth, name: arrays)
     fitting.catboost.Pool = lambda *data, **more: data
     return times_of
@@ -236,9 +244,13 @@ def test_batches_have_a_ranker_of_their_own(
     assert [each.name for each in packed.iterdir()] == ["batches.jsonl.xz"]
     unpacked = list(trials.read(packed))
     assert {each.problem: dict(each.times) for each in unpacked} == batches
-    run(fitting, monkeypatch, str(packed), "--judge")
+    chosen = tmp_path / "chosen.jsonl"
+    run(fitting, monkeypatch, str(packed), "--judge", "--choices", str(chosen))
     out = capsys.readouterr().out
     assert all(f"{dtype.value} on {DEVICES[1]}: first measured choice" in out for dtype in DType)
+    choices = trials.read_chosen(chosen)
+    assert set(choices) == set(batches)
+    assert {len(configs) for configs in choices.values()} == {fitting.LEFT_OUT}
     assert [path.name for path in fitting.RANKERS.iterdir()] == ["double.npz"]  # nothing was written
     monkeypatch.setattr(fitting, "accept", lambda: None)
     run(fitting, monkeypatch, str(packed), "--parts", "1")
@@ -247,6 +259,7 @@ def test_batches_have_a_ranker_of_their_own(
     assert written["left_out"].tolist() == sorted({each.problem.shape for each in others})
     assert not {each.problem.shape for each in train} & set(written["left_out"])
     assert len(train) + len(others) == len(unpacked)
+    assert written["batches_leaves"].shape == (2, 2)  # a tree for the times, and one for the order
     assert "simt:16x48x8,thread=2x4" in written["float kernels"]
     assert not set(written["float kernels"]) & set(shipped("float")["kernels"])
     assert all(1 <= regret < 2 for dtype in DType for regret in written[f"{dtype.value} regrets"])

@@ -3,7 +3,7 @@
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from tilewright.runtime.device.known import KNOWN, typical
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.store import Store
 from tilewright.tuner.choose import model
-from tilewright.tuner.choose.batches import RANKED, BatchRanker, likely, limits, ways
+from tilewright.tuner.choose.batches import BATCH_FEATURES, RANKED, BatchRanker, likely, limits, ways
 from tilewright.tuner.choose.features import FEATURES
 from tilewright.tuner.choose.features import FeatureTable as Table
 from tilewright.tuner.choose.forecast import Forecast
@@ -502,6 +502,12 @@ def made_up(less: int) -> BatchRanker:
     more |= {f"batches_{name}": values for name, values in tree.items()}
     more |= {"kernels": ["simt:16x48x8,thread=2x4"], "decompositions": ["whole"], "corrections": [0.0]}
     return BatchRanker(shipped("float"), {name: np.array(values) for name, values in more.items()}, DType.FLOAT)
+
+
+@pytest.mark.parametrize("names", [FEATURES, BATCH_FEATURES], ids=["single products", "batches"])
+def test_features_have_names_of_their_own(names: Sequence[str]) -> None:
+    """Trees find their features by name."""
+    assert len(set(names)) == len(names)
 
 
 def test_trees_of_batches_correct_expected_times() -> None:

@@ -82,13 +82,15 @@ _TILES = [name for name in FEATURES[:IEEE_FEATURES] if name not in PROBLEM]
 _OF_TILES = [FEATURES.index(name) for name in _TILES]
 """Indices of the features of tiles among all features of a table."""
 _SMALL = (
-    "matrices small_m small_n small_threads full computed items rounds held resident run ctas_of_products "
-    "waves_of_products issuing loading copied_bytes alone whole_runs ways_a ways_b"
+    "matrices small_m small_n small_threads full computed items small_rounds held small_resident run "
+    "ctas_of_products waves_of_products issuing loading memory_clocks alone whole_runs ways_a ways_b"
 ).split()
 """Features of kernels of the family `small`."""
-_BATCH = "m n k batch trans_a trans_b double row_c intensity elements expected".split()
-"""Features of the batch, the same for every config, and the logarithm of the time that the trees correct."""
-BATCH_FEATURES = [*_TILES, *_SMALL, *_BATCH]
+OF_BATCH = "m n k batch trans_a trans_b double row_c intensity elements".split()
+"""Features of the batch, the same for every config."""
+_EXPECTED = "expected"
+"""Feature for the logarithm of the time that the trees correct."""
+BATCH_FEATURES = [*_TILES, *_SMALL, *OF_BATCH, _EXPECTED]
 """Names of all features of batches, in the order of the rows."""
 _NONE = -1.0
 """Value of a feature that a kernel does not have: of `small` for tiles, and of tiles for `small`."""
@@ -250,7 +252,7 @@ def _small_features(problem: Problem, info: DeviceInfo, variants: Variants, coun
             counts["alone"] / counts["resident"] / counts["memory"],
         )
     )
-    of = dict(zip("matrices items rounds held ctas waves issuing loading copied alone".split(), logarithms))
+    of = dict(zip("matrices items rounds held ctas waves issuing loading memory alone".split(), logarithms))
     return stacked(
         of["matrices"],
         thread_m,
@@ -267,7 +269,7 @@ def _small_features(problem: Problem, info: DeviceInfo, variants: Variants, coun
         of["waves"],
         of["issuing"],
         of["loading"],
-        of["copied"],
+        of["memory"],
         of["alone"],
         variants[:, -1] == _LOADS.index(Load.CP_ASYNC),
         *ways(problem, variants),
@@ -369,13 +371,13 @@ def _columns(
     columns[: len(_TILES), :tiles] = of_tiles[_OF_TILES]
     if len(small):
         counts = limits(problem, info, small)
-        columns[len(_TILES) : -len(_BATCH), tiles:] = _small_features(problem, info, small, counts)
+        columns[len(_TILES) : -len(OF_BATCH) - 1, tiles:] = _small_features(problem, info, small, counts)
         us = np.concatenate([us, np.maximum(counts["us"], started_us(counts["ctas"]))])
     logs, size = np.log(us), problem.dtype.size_bytes
     of_batch = [math.log2(each) for each in (problem.m, problem.n, problem.k, problem.batch)]
     of_batch += [problem.trans_a, problem.trans_b, size == DType.DOUBLE.size_bytes, math.gcd(problem.n * size, 128)]
     of_batch += [math.log2(problem.flops / problem.bytes), math.log2(problem.batch * problem.m * problem.n)]
-    columns[-len(_BATCH) : -1] = np.array(of_batch)[:, None]
+    columns[-len(OF_BATCH) - 1 : -1] = np.array(of_batch)[:, None]
     columns[-1] = logs - math.log(floor_us(info, problem) or 1.0)
     return columns, logs
 
