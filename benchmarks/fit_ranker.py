@@ -55,7 +55,7 @@ from tilewright.runtime.device.known import KNOWN
 from tilewright.runtime.device.protocol import DeviceInfo
 from tilewright.runtime.store.record import Record
 from tilewright.runtime.store.store import Store
-from tilewright.tuner.choose.batches import BATCH_FEATURES, BATCHES, OF_BATCH, BatchRanker
+from tilewright.tuner.choose.batches import BATCH_FEATURES, BATCHES, OF_BATCH
 from tilewright.tuner.choose.choice import carried
 from tilewright.tuner.choose.features import FEATURES, IEEE_FEATURES, FeatureTable
 from tilewright.tuner.choose.ranker import (
@@ -441,8 +441,7 @@ class TunedBatch:
     @classmethod
     def of(cls, trials: Trials) -> "TunedBatch":
         problem = trials.problem
-        ranker = BatchRanker(shipped(name_of(problem.dtype, Grade.IEEE)), {}, problem.dtype)
-        described = ranker.described(problem, KNOWN[trials.device_key], tuple(trials.times))
+        described = batch_ranker({}, problem).described(problem, KNOWN[trials.device_key], tuple(trials.times))
         return cls(trials, np.array([*trials.times.values()]), *described)
 
     @property
@@ -537,8 +536,11 @@ def judge_batches(trials: Sequence[Trials], parts: int | None, writes: bool, inf
 
 
 def save(path: Path, arrays: Arrays, method: int = zipfile.ZIP_DEFLATED) -> None:
-    """Write arrays as `numpy.savez_compressed` does, but with the strongest compression of a method, so that the
-    checkout stays small. Shipped rankers are inflated, as they are read within a call."""
+    """Write arrays to a file for `numpy.load`, with the strongest compression of a method of `zipfile`.
+
+    LZMA makes smaller files than the default, but it takes longer to read, and some builds of Python lack it. It is for
+    files that no look-up reads.
+    """
     with zipfile.ZipFile(path, "w", method, compresslevel=9) as file:
         for name, array in arrays.items():
             with file.open(f"{name}.npy", "w") as entry:

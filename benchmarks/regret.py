@@ -99,7 +99,7 @@ def of_batches(arrays: Arrays, trials: Sequence[Trials]) -> dict[str, list[float
 
 
 def batch_ranker(arrays: Arrays, problem: Problem) -> BatchRanker:
-    """The ranker for a batch by arrays of both types."""
+    """The ranker for a batch by arrays of both types; without arrays no time is corrected."""
     singles = shipped(name_of(problem.dtype, problem.accuracy))
     return BatchRanker(singles, of_type(arrays, problem.dtype), problem.dtype)
 

@@ -259,7 +259,7 @@ def test_batches_have_a_ranker_of_their_own(
     assert written["left_out"].tolist() == sorted({each.problem.shape for each in others})
     assert not {each.problem.shape for each in train} & set(written["left_out"])
     assert len(train) + len(others) == len(unpacked)
-    assert written["batches_leaves"].shape == (2, 2)  # a tree for the times, and one for the order
+    assert written["batches_leaves"].shape == (2, 2)  # a tree for the order, and one for the times
     assert "simt:16x48x8,thread=2x4" in written["float kernels"]
     assert not set(written["float kernels"]) & set(shipped("float")["kernels"])
     assert all(1 <= regret < 2 for dtype in DType for regret in written[f"{dtype.value} regrets"])
