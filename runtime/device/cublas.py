@@ -44,46 +44,42 @@ class Cublas:
         self, problem: Problem, lda: int, ldb: int, ldc: int, elements: Elements = Elements.OWN,
         strides: Strides | None = None,
     ) -> Launcher:  # fmt: skip
-        library, handle = self._library, self._handle
-        single = problem.dtype is DType.FLOAT
-        call, kind = (library.cublasSgemm_v2, ctypes.c_float) if single else (library.cublasDgemm_v2, ctypes.c_double)
+        library, single = self._library, problem.dtype is DType.FLOAT
+        kind = ctypes.c_float if single else ctypes.c_double
         factor, factor_c = kind(), kind()
-        at_factor, at_factor_c = ctypes.addressof(factor), ctypes.addressof(factor_c)
+        at_factor_c = ctypes.addressof(factor_c)
         # cuBLAS counts in columns: it sees our row-major C as C^T = op(B)^T op(A)^T.
         shape = int(problem.trans_b), int(problem.trans_a), problem.n, problem.m, problem.k
-        element, compute = _TYPES.get(elements, (_FLOAT, _COMPUTE))
-
-        def typed(*values: Any) -> int:
-            *sizes, factor, b, ldb, a, lda, factor_c, c, ldc = values
-            operands = factor, b, element, ldb, a, element, lda, factor_c, c, _FLOAT, ldc
-            return int(library.cublasGemmEx(*sizes, *operands, compute, _DEFAULT_ALGORITHM))
-
-        def batched(*values: Any) -> int:
-            assert strides is not None
-            *sizes, factor, b, ldb, a, lda, factor_c, c, ldc = values
-            (outer_a, step_a), (outer_b, step_b), (outer_c, step_c) = strides.steps
-            size, status = problem.dtype.size_bytes, 0
-            for i in range(problem.batch // strides.inner):
-                at_a, at_b, at_c = a + i * outer_a * size, b + i * outer_b * size, c + i * outer_c * size
-                operands = factor, at_b, ldb, step_b, at_a, lda, step_a, factor_c, at_c, ldc, step_c
-                status = status or int(many(*sizes, *operands, strides.inner))
-            return status
-
+        head = self._handle, *shape, ctypes.addressof(factor)
+        # The number of calls, the bytes from the matrices of one call to those of the next, and the arguments of a call
+        # that follow the addresses of A, B and C.
+        calls, (next_a, next_b, next_c) = 1, (0, 0, 0)
+        after: tuple[tuple[int, ...], ...]
         if strides is not None:
             check(elements is Elements.OWN, "cuBLAS multiplies batches in the problem's type alone", DeviceError)
-            many = library.cublasSgemmStridedBatched if single else library.cublasDgemmStridedBatched
-            many.argtypes = _BATCHED
-            call = batched
-        elif elements is not Elements.OWN:
-            call = typed
+            call = library.cublasSgemmStridedBatched if single else library.cublasDgemmStridedBatched
+            call.argtypes = _BATCHED
+            calls = problem.batch // strides.inner
+            next_a, next_b, next_c = (outer * problem.dtype.size_bytes for outer, _ in strides.steps)
+            step_a, step_b, step_c = (step for _, step in strides.steps)
+            after = (lda, step_a), (ldb, step_b), (ldc, step_c, strides.inner)
+        elif elements is Elements.OWN:
+            call = library.cublasSgemm_v2 if single else library.cublasDgemm_v2
+            after = (lda,), (ldb,), (ldc,)
+        else:
+            call, (element, compute) = library.cublasGemmEx, _TYPES[elements]
+            after = (element, lda), (element, ldb), (_FLOAT, ldc, compute, _DEFAULT_ALGORITHM)
+        after_a, after_b, after_c = after
 
         def launch(stream: int, *values: Any) -> None:
             a, b, c, factor.value, factor_c.value, workspace = values
             if (stream, workspace) != self._place:
                 self._move(stream, workspace)
-            status = call(handle, *shape, at_factor, b, ldb, a, lda, at_factor_c, c, ldc)
-            if status:
-                _ok(status)
+            for _ in range(calls):
+                status = call(*head, b, *after_b, a, *after_a, at_factor_c, c, *after_c)
+                if status:
+                    _ok(status)
+                a, b, c = a + next_a, b + next_b, c + next_c
 
         return launch
 

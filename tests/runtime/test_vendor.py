@@ -2,6 +2,7 @@
 
 import gc
 import importlib.util
+import math
 import os
 from dataclasses import replace
 from typing import Any
@@ -443,6 +444,28 @@ def test_a_row_major_product_is_right(dtype: str, trans: str) -> None:
     assert Verifier(device, problem).check(device.vendor(problem)).reason == ""
     assert len(device.library.products) == 2
     assert not device.library.kinds
+
+
+@pytest.mark.parametrize("trans", TRANS)
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_a_batch_is_one_call(dtype: str, trans: str) -> None:
+    device, problem = VendorHost(), Problem.parse("5x7x3", dtype, trans, batch=4)
+    assert Verifier(device, problem).check(device.vendor(problem)).reason == ""
+    assert len(device.library.products) == 2 * problem.batch
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_stack_of_two_dimensions_is_a_call_for_each_place_in_the_first(device: VendorHost, dtype: str) -> None:
+    a, b, out = (
+        whole(math.prod(shape[:-1]), shape[-1], dtype).reshape(shape)
+        for shape in ((3, 1, 2, 4), (3, 5, 4, 6), (3, 10, 2, 6))
+    )
+    every_second, before = out[:, ::2], out.copy()
+    expected = 2 * (a @ b) - every_second
+    assert library().matmul(a, b, out=every_second, alpha=2.0, beta=-1.0) is every_second
+    assert np.array_equal(every_second, expected)
+    assert np.array_equal(out[:, 1::2], before[:, 1::2])
+    assert [product[2:] for product in device.library.products] == [(6, 2, 4)] * 15
 
 
 @pytest.mark.parametrize("trans", TRANS)

@@ -50,6 +50,8 @@ class FakeCublas:
         self.cublasSetWorkspace_v2 = _Function(self._set_workspace)
         self.cublasSgemm_v2 = _Function(lambda *args: self._gemm(np.float32, ctypes.c_float, *args))
         self.cublasDgemm_v2 = _Function(lambda *args: self._gemm(np.float64, ctypes.c_double, *args))
+        self.cublasSgemmStridedBatched = _Function(lambda *args: self._batched(np.float32, ctypes.c_float, *args))
+        self.cublasDgemmStridedBatched = _Function(lambda *args: self._batched(np.float64, ctypes.c_double, *args))
         self.cublasGemmEx = _Function(self._gemm_ex)
         self.kinds: list[int] = []
         """Operand types of the calls of cublasGemmEx."""
@@ -70,6 +72,17 @@ class FakeCublas:
         self.kinds.append(a_type)
         args = handle, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc
         return self._gemm(np.float32, ctypes.c_float, *args, element=_ELEMENTS[a_type])
+
+    def _batched(
+        self, dtype: Any, scalar: Any, handle: int, trans_a: int, trans_b: int, m: int, n: int, k: int, alpha: int,
+        a: int, lda: int, step_a: int, b: int, ldb: int, step_b: int, beta: int, c: int, ldc: int, step_c: int,
+        count: int,
+    ) -> int:  # fmt: skip
+        head, size = (handle, trans_a, trans_b, m, n, k, alpha), np.dtype(dtype).itemsize
+        for i in range(count):
+            at_a, at_b, at_c = (at + i * step * size for at, step in ((a, step_a), (b, step_b), (c, step_c)))
+            self._gemm(dtype, scalar, *head, at_a, lda, at_b, ldb, beta, at_c, ldc)
+        return self.status
 
     def _gemm(
         self, dtype: Any, scalar: Any, handle: int, trans_a: int, trans_b: int, m: int, n: int, k: int, alpha: int,
