@@ -28,7 +28,7 @@ CHANGED = {
 comes from a change of `carried` or of a record, and has to be reviewed."""
 DIGEST_REMEDY = (
     "the configs of these records render to another text than was verified: verify it on their device, or compare its "
-    "machine code with that of the text before, then run `python benchmarks/sign_records.py configs/tuned`"
+    "machine code with that of the text before, then run `python benchmarks/ship_records.py sign configs/tuned`"
 )
 """Remedy where the change of a template was intended."""
 
