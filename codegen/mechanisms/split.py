@@ -28,6 +28,9 @@ USUAL_PARTS = {
 """Values of `parts` that are tried for each mode on every device."""
 MOST_CLUSTERED = 8
 """CTAs of a cluster that every device with clusters can run."""
+MOST_WORKSPACE_BYTES = 1 << 30
+"""Most bytes of the workspaces of a batch, whose products have one each: tens of gigabytes may be refused at the first
+launch, and batches whose workspaces take more than their operands are never near the fastest."""
 
 
 class Reduce(enum.StrEnum):
@@ -109,6 +112,13 @@ def split_rules(*modes: Mode) -> tuple[Rule[Any], ...]:
             lambda problem, config, target: (
                 config.split.mode is not Mode.STREAM_K
                 or config.tiles(problem) * -(-problem.k // config.cta_tile[2]) < 2**32
+            ),
+        ),
+        Rule(
+            f"the workspaces of a batch take at most {MOST_WORKSPACE_BYTES >> 30} GiB",
+            lambda problem, config, target: (
+                problem.planes == 1
+                or problem.planes * config.workspace_bytes(problem, target.sm_count) <= MOST_WORKSPACE_BYTES
             ),
         ),
     )

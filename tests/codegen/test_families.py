@@ -67,6 +67,16 @@ def test_a_reason_names_the_broken_rule(text: str, shape: str, reason: str) -> N
     assert reasons(text, Problem.parse(shape)) == [reason]
 
 
+@pytest.mark.parametrize("split", ["stream_k=2", "split_k=4"])
+def test_the_workspaces_of_all_products_of_a_batch_are_limited(split: str) -> None:
+    text = f"dmma:16x16x8,warp=16,fragments=single,{split}"
+    each = parse(text).workspace_bytes(Problem.parse("11x11x11", "double"), SM_90.sm_count)
+    most = 2**30 // each
+    assert reasons(text, Problem.parse("11x11x11", "double", batch=most)) == []
+    too_many = Problem.parse("11x11x11", "double", batch=most + 1)
+    assert reasons(text, too_many) == ["the workspaces of a batch take at most 1 GiB"]
+
+
 def test_require_names_config_problem_device_and_reason() -> None:
     with pytest.raises(
         ConfigError, match=r"dmma:64x64x16 cannot serve 1x1x1 float nn on sm_90a; required: the tensor cores multiply"
