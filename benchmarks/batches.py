@@ -4,30 +4,35 @@
     python benchmarks/batches.py --share 1/4 --output rows.jsonl
     python benchmarks/batches.py --join rows.jsonl
 
-Each problem is tuned in a store of its own. The winner, the kernel of a look-up without a record, and cuBLAS's strided
-batched product are then timed in rounds, in shuffled orders, within replayed graphs, on random inputs that rotate where
-they would fit the L2 cache. For squares up to 64 the triad c = a + b reads and writes as many bytes, and the triad's
-time over ours is their `triad_share`. The `floor_share` of other problems has a floor in place of the triad: the
-largest of the time of the arithmetic, that of the bytes at the triad's rate, and 1.5 us. Grouped products run the
-kernel of a look-up, beside a loop of torch.mm over the groups, within a graph and launched one by one. Twenty more
-batches are drawn as those of the data set to which the ranker of batches is fitted, but have none of its shapes. They
-show how much longer an untuned kernel takes than a tuned one. `--share I/N` takes every Nth problem from the Ith on,
-for several GPUs; `--join` makes benchmarks/results/<device>/batches.json of the lines that they wrote.
+Each problem is tuned in a store of its own. The winner, the kernel of a look-up without a record, cuBLAS's strided
+batched product, and what a load takes with the record where cuBLAS is allowed, are then timed in rounds, in shuffled
+orders, within replayed graphs, on random inputs that rotate where they would fit the L2 cache. For squares up to 64 the
+triad c = a + b reads and writes as many bytes, and the triad's time over ours is their `triad_share`. The `floor_share`
+of other problems has a floor in place of the triad: the largest of the time of the arithmetic, that of the bytes at the
+triad's rate, and 1.5 us. Grouped products run the kernel of a look-up, beside a loop of torch.mm over the groups,
+within a graph and launched one by one. Twenty more batches are drawn as those of the data set to which the ranker of
+batches is fitted, but have none of its shapes. They show how much longer an untuned kernel takes than a tuned one.
+`--share I/N` takes every Nth problem from the Ith on, for several GPUs; `--join` makes
+benchmarks/results/<device>/batches.json of the lines that they wrote.
 """
 
 import argparse
 import datetime
 import itertools
 import json
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import geometric_mean, median, quantiles
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import tilewright
 from shapes import left_out
 from tilewright.codegen.problem import Problem
+from tilewright.runtime import settings
 from tilewright.runtime.check.roofline import bounds_of
 from tilewright.runtime.check.timing import Timer, TimingPlan
 from tilewright.runtime.device.detect import choose, device_of
@@ -71,7 +76,8 @@ extern "C" __global__ void triad(const {vector}* a, const {vector}* b, {vector}*
 """The kernel of c = a + b, in vectors of 16 bytes."""
 METHOD = (
     f"medians of {ROUNDS} rounds in one process, in shuffled orders, within replayed graphs, on random inputs which "
-    "rotate until they fill 2.5 times the L2 cache. triad_us: c = a + b over arrays of as many bytes, median of 30. "
+    "rotate until they fill 2.5 times the L2 cache. our_us is the winner's, auto_us that of a load that "
+    "may take cuBLAS. triad_us: c = a + b over arrays of as many bytes, median of 30. "
     "Ragged rows: our_us is that of tilewright.grouped_matmul, cublas_us that of a loop of torch.mm within graphs, "
     "and eager_us that of the loop as Python launches it"
 )
@@ -117,10 +123,12 @@ def row_of(kind: str, problem: Problem, rate_tbs: float, trials: int | None) -> 
     with tempfile.TemporaryDirectory() as folder:
         predicted = Store(Path(folder)).lookup(device.info, problem, look_up)
         result = tune(problem, store=folder, trials=trials)
+        with patch.dict(os.environ, {settings.STORE_VARIABLE: folder}):
+            loaded = tilewright.load(problem, vendor="auto")
         configs = {"our_us": result.best.config, "predicted_us": predicted.config}
     with device.entered():
         contenders = {name: prepare(device, problem, config).launch for name, config in configs.items()}
-        contenders["cublas_us"] = device.vendor(problem)
+        contenders |= {"auto_us": loaded.launch, "cublas_us": device.vendor(problem)}
         samples, _ = Timer(device, problem, plan=TimingPlan.side_by_side(device)).rounds(contenders, ROUNDS)
     times_us = {name: median(values) for name, values in samples.items()}
     row: dict[str, Any] = {"kind": kind, "m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch}
@@ -139,7 +147,6 @@ def row_of(kind: str, problem: Problem, rate_tbs: float, trials: int | None) -> 
 
 def ragged_row(rows: Sequence[int], n: int, k: int, rate_tbs: float) -> dict[str, Any]:
     """Time grouped products beside a loop over the groups. `rate_tbs` is the triad's rate in TB/s."""
-    import tilewright
     import torch
 
     device = device_of("cuda")
@@ -194,10 +201,12 @@ def summary_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     for kind, dtype in itertools.product(KINDS, ("float", "double")):
         if part := [row for row in rows if (row["kind"], row["dtype"]) == (kind, dtype)]:
             ratios = [row["cublas_us"] / row["our_us"] for row in part]
+            autos = [round(row["cublas_us"] / row["auto_us"], 4) for row in part if "auto_us" in row]
             regrets = [row["predicted_us"] / row["our_us"] for row in part]
             summary[f"{kind} {dtype}"] = {
                 "over cuBLAS, geometric mean": round(geometric_mean(ratios), 4),
                 "over cuBLAS, least": round(min(ratios), 4),
+                "over cuBLAS with the library allowed, least": min(autos, default=None),
                 "predicted over tuned": round(geometric_mean(regrets), 4),
                 "predicted over tuned, 90th percentile": round(quantiles(regrets, n=10, method="inclusive")[-1], 4),
                 "predicted over tuned, worst": round(max(regrets), 4),

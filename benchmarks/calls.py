@@ -134,7 +134,8 @@ def smallest_of_kinds(device_key: str) -> list[Problem]:
 
 def call_rows(problem: Problem, rng: np.random.Generator) -> list[dict[str, Any]]:
     """A row for each path of one product."""
-    arrays, gemm = arrays_of(problem, rng), tilewright.load(problem.m, problem.n, problem.k, dtype=problem.dtype.value)
+    arrays, load = arrays_of(problem, rng), partial(tilewright.load, dtype=problem.dtype.value)
+    gemm, stack = (load(problem.m, problem.n, problem.k, batch=batch) for batch in (1, 2))
     ours, operands = {"load": gemm, "matmul": tilewright.matmul}, {"cupy": arrays.cupy, "torch": arrays.torch}
     paths: dict[str, Any] = {f"{how}-{lib}": (WITH_OUT, ours[how], operands[lib]) for lib in operands for how in ours}
     paths["op-torch"] = NEW_OUT, torch.ops.tilewright.matmul, arrays.torch
@@ -153,11 +154,12 @@ def call_rows(problem: Problem, rng: np.random.Generator) -> list[dict[str, Any]
     times_s = alternate({name: partial(each, calls) for name, each in contenders.items()})
     us = {name: round(min(each) * 1e6, 3) for name, each in times_s.items()}
     facts: dict[str, Any] = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype.value}
-    facts |= {"kind": kind_of(gemm.config, problem), "origin": gemm.origin, "config": str(gemm.config)}
     facts |= {"calls": calls, "back_to_back_us": round(slowest, 2)}
     rows = []
     for path, (rival, _) in TARGETS.items():
         row = {**facts, "path": path, "our_us": us[path], "cupy_us": us["cupy"], "torch_us": us["torch"]}
+        used = stack if path == "stack-cupy" else gemm
+        row |= {"kind": kind_of(used.config, used.problem), "origin": used.origin, "config": str(used.config)}
         if path == "op-torch":
             row |= {"torch_new_us": us["torch_new"], "direct_new_us": us["direct_new"]}
         rows.append({**row, "ratio": round(us[path] / us[rival], 4)})

@@ -104,10 +104,8 @@ UNSURE = 1.05
 RANDOM, LARGEST, EARLY, SELDOM = 4000, 1 << 14, 32, 2
 """A decomposition of the work pays if it is among the first EARLY rows of SELDOM problems on each device, of RANDOM
 problems of at most LARGEST rows, columns and steps of k."""
-RANKING_BATCHES, FALL_OF_BATCHES = (1200, 6, 0.1), 5.0
+RANKING_BATCHES, FALL_OF_BATCHES = (800, 6, 0.12), 5.0
 """Number, depth and learning rate of the trees that correct the order of the kernels of a batch, and their FALL."""
-BELIEVED = 0.9
-"""Factor on the corrections of these trees, as few batches were measured, none of more than 1.2 GB."""
 TIMING_BATCHES = 200, 4, 0.1
 """Number, depth and learning rate of the trees that then correct the times of all kernels of a batch alike."""
 ASIDE = 6
@@ -467,11 +465,10 @@ def fit_batches(tuned: Sequence[TunedBatch]) -> dict[str, NDArray[Any]]:
     ranking = _trees("QueryRMSE", *RANKING_BATCHES, 0.2).fit(
         catboost.Pool(columns, errors, weight=weight, group_id=batches)
     )
-    errors = errors - BELIEVED * ranking.predict(columns)
+    errors = errors - ranking.predict(columns)
     of_batch = np.where(np.isin(BATCH_FEATURES, OF_BATCH), columns, 0)
     timing = _trees("RMSE", *TIMING_BATCHES, 0.5).fit(catboost.Pool(of_batch, errors, weight=weight))
     arrays, more = (_exported(trees, RANKING_BATCHES[1], BATCHES) for trees in (ranking, timing))
-    arrays[f"{BATCHES}_leaves"] = np.rint(BELIEVED * arrays[f"{BATCHES}_leaves"]).astype(np.int32)
     arrays = {name: np.concatenate([arrays[name], more[name]]) for name in arrays}
     arrays["features"] = np.array(BATCH_FEATURES)
     arrays["devices"] = np.array(list(dict.fromkeys(each.trials.device_key for each in tuned)))

@@ -13,8 +13,10 @@ FEWEST_STEPS, MIDDLE_STEPS = 1e9, 1e8
 """Fewest multiply-adds of a large shape, and of one of middle size."""
 FEWEST_ELEMENTS = 1 << 16
 """Fewest elements of C of a drawn batch of small products."""
-MOST_PRODUCTS, MOST_BATCH_BYTES = 10**6, 3e8
-"""Most products of a drawn batch, and most bytes of its operands in double."""
+MOST_PRODUCTS, MOST_BATCH_BYTES, MOST_LARGE_BYTES = 10**6, 3e8, 3e9
+"""Most products of a drawn batch, and most bytes in double of its operands and of those of a large batch."""
+FEWEST_OF_LARGE = 6
+"""A large batch has at least this part of the products that it may have."""
 SMALL_SQUARES = (
     *(2, 6, 7, 9, 10, 11, 13, 14, 15, 18, 19, 20, 21, 22, 23, 25, 27, 28, 30, 31, 34, 36, 40, 41, 44, 47, 50, 52, 56),
     *(60, 63, 66, 72, 76, 80, 88, 97, 100, 104, 112, 120, 127),
@@ -22,6 +24,11 @@ SMALL_SQUARES = (
 """Squares of the first batches of the data set."""
 MORE_SQUARES = 29, 35, 38, 42, 45, 54, 58, 62, 70, 84, 92, 108, 116, 124
 """Squares of the batches that were added to it."""
+LARGE_SQUARES = (
+    *(2, 6, 7, 9, 11, 13, 14, 15, 18, 19, 21, 22, 23, 25, 27, 28, 30, 31, 34, 35, 36, 40, 41, 44, 47, 49, 50, 52, 56),
+    *(60, 61, 62, 63, 66, 68, 72, 80, 88, 97, 100, 112, 120, 127),
+)
+"""Squares of large batches."""
 TRANS, TRANS_WEIGHTS = ("nn", "nt", "tn"), (70, 15, 15)
 """Transposes of batches, and how often each is drawn."""
 DEEPBENCH = (
@@ -53,10 +60,10 @@ def batches() -> list[Problem]:
     """The batches of the data set, none of which `batches.py` measures, in an order whose every first part is a fair
     sample. Both types of a shape follow each other."""
     rng, aside = random.Random(SEED + 14), {each.shape for each in left_out()}
-    more = [each for each in _batches(rng, MORE_SQUARES, 44, 48, 50) if each[0] not in aside]
+    more = [*_batches(rng, MORE_SQUARES, 44, 48, 50), *_large_batches(random.Random(SEED + 15), 40, 12, 20)]
     drawn = (
         Problem.parse(shape, dtype, trans, batch=batch)
-        for shape, batch, trans in [*_first_batches(), *more]
+        for shape, batch, trans in [*_first_batches(), *(each for each in more if each[0] not in aside)]
         for dtype in ("float", "double")
     )
     return list(dict.fromkeys(drawn))
@@ -98,6 +105,21 @@ def _batches(
         one = Problem.parse(shape, "double")
         most = min(high, int(MOST_BATCH_BYTES / one.bytes), int(MOST_STEPS / one.flops))
         yield shape, _size(rng, low, most) if low < most else max(2, most), rng.choices(TRANS, TRANS_WEIGHTS)[0]
+
+
+def _large_batches(rng: random.Random, small: int, few: int, programs: int) -> Iterator[tuple[str, int, str]]:
+    """Shapes, numbers of products and transposes of batches of gigabytes: small squares and rectangles, products of any
+    size, and long and narrow products."""
+    shapes = [f"{n}x{n}x{n}" for n in LARGE_SQUARES]
+    shapes += [*_drawn(rng, small, (1, 128), (1, 128), (1, 128)), *_drawn(rng, few, (8, 1024), (8, 1024), (8, 1024))]
+    long, short = (128, 2048), (1, 128)
+    for sizes in ((long, long, short), (long, short, long), (short, long, long), (long, short, short)):
+        shapes += _drawn(rng, programs // 4, *sizes)
+    rng.shuffle(shapes)
+    for shape in shapes:
+        one = Problem.parse(shape, "double")
+        most = min(MOST_PRODUCTS, int(MOST_LARGE_BYTES / one.bytes), int(MOST_STEPS / one.flops))
+        yield shape, max(2, _size(rng, most / FEWEST_OF_LARGE, most)), rng.choices(TRANS, TRANS_WEIGHTS)[0]
 
 
 def _deepbench(rng: random.Random) -> Iterator[tuple[str, str]]:

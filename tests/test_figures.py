@@ -211,7 +211,7 @@ def searched() -> Iterator[str]:
 
 def batches() -> Iterator[str]:
     """Sentences and rows of docs/batches.md."""
-    document = json.loads((RESULTS / "nvidia-h100-80gb-hbm3" / "batches.json").read_text())
+    document, on_h100 = (json.loads((RESULTS / key / "batches.json").read_text()) for key in (H200, H100))
     tables: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in document["rows"]:
         if row["kind"] == "left out":
@@ -239,22 +239,32 @@ def batches() -> Iterator[str]:
             if kind == "square"
             else f"| {count:,} | {m}x{n}x{k} | {' | '.join(cells)} |"
         )
-    squares, programs = (
-        [document["summary"][f"{kind} {dtype}"] for dtype in ("float", "double")] for kind in ("square", "program")
+    squares, programs, h100_squares, h100_programs = (
+        [of["summary"][f"{kind} {dtype}"] for dtype in ("float", "double")]
+        for of in (document, on_h100)
+        for kind in ("square", "program")
     )
     mean = "over cuBLAS, geometric mean"
     yield f"The geometric mean is {squares[0][mean]:.2f} in float and {squares[1][mean]:.2f} in double"
     yield f"{squares[0]['least triad share']:.0%} of that rate is the least up to 64"
     yield f"The geometric means are {programs[0][mean]:.2f} and {programs[1][mean]:.2f} times cuBLAS"
+    allowed = min(each["over cuBLAS with the library allowed, least"] for each in (*squares, *programs))
+    yield f"Where cuBLAS is allowed, {allowed:.3f} is the least of both tables"
+    rows = [row for row in document["rows"] if row["kind"] == "left out"]
+    untuned = [row["predicted_us"] / row["our_us"] for row in rows]
+    yield f"takes {geometric_mean(untuned):.2f} times as long as the tuned one over {len(rows)} further batches"
+    yield f"and {max(untuned):.2f} times at worst"
+    means = [[each[mean] for each in pair] for pair in (h100_squares, h100_programs)]
+    yield "{:.2f} and {:.2f} over the squares and {:.2f} and {:.2f} over these batches".format(*means[0], *means[1])
 
 
 def of_batches() -> str:
     """The sentence of the README on batches."""
-    document = json.loads((RESULTS / "nvidia-h100-80gb-hbm3" / "batches.json").read_text())
+    document = json.loads((RESULTS / H200 / "batches.json").read_text())
     means = [document["summary"][f"square {dtype}"]["over cuBLAS, geometric mean"] for dtype in ("float", "double")]
     tiny = [row["cublas_us"] / row["our_us"] for row in document["rows"] if row["n"] == 3 and row["kind"] == "square"]
     return (
-        f"Batches of squares from 3 to 128 in one call (H100s, {document['date'][:10]}, "
+        f"Batches of squares from 3 to 128 in one call (one H200, {document['date'][:10]}, "
         f"[docs/batches.md](docs/batches.md)): "
         f"{means[0]:.2f} times cuBLAS in float, {means[1]:.2f} in double, {tiny[0]:.0f} and {tiny[1]:.0f} times at 3x3"
     )
@@ -262,9 +272,10 @@ def of_batches() -> str:
 
 BATCHES = [
     "(2, 1000, 3)", "(2, 3)", "(2, 2, 3, 3)", "a dimension of 1, or a missing one", "its step is 0",
-    "16x16x16 float nn batch 100000 on NVIDIA H100 80GB HBM3, sm_90a, 132 SMs", "One NVIDIA H100 of 80 GB, 2026-11-28",
-    "NVRTC 13.0, cuBLAS 13.1", "2^31 - 1 products", "up to a million products or 1.5 GB", "33 in float", "reach 84%",
-    "Adding two arrays of such a size moves 2.99 TB/s", "sizes up to 128", "up to some 80 in float",
+    "16x16x16 float nn batch 100000 on NVIDIA H100 80GB HBM3, sm_90a, 132 SMs", "One NVIDIA H200, 2026-11-29",
+    "On an H100 of 80 GB, on 2026-11-28", "NVRTC 13.0, cuBLAS 13.1", "2^31 - 1 products",
+    "up to a million products or 1.5 GB", "33 in float", "reach 85%",
+    "Adding two arrays of such a size moves 4.2 TB/s", "sizes up to 128", "up to some 80 in float",
     "in double up to 24", "such as 33", "33 and 65 in float take 0.70 and 0.71 of the time",
     "| one | 1 | what a single product takes |", "one of 100,000 products of 16x16, 90,000 take its kernel",
     "at least 32,768 elements of C for each SM: 16,896 of 16x16 on an H100", "2% longer than the best",
