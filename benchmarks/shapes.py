@@ -15,8 +15,8 @@ FEWEST_ELEMENTS = 1 << 16
 """Fewest elements of C of a drawn batch of small products."""
 MOST_PRODUCTS, MOST_BATCH_BYTES, MOST_LARGE_BYTES = 10**6, 3e8, 3e9
 """Most products of a drawn batch, and most bytes in double of its operands and of those of a large batch."""
-FEWEST_OF_LARGE = 6
-"""A large batch has at least this part of the products that it may have."""
+LARGE_SPREAD = 6
+"""Most over fewest products of large batches of one shape."""
 SMALL_SQUARES = (
     *(2, 6, 7, 9, 10, 11, 13, 14, 15, 18, 19, 20, 21, 22, 23, 25, 27, 28, 30, 31, 34, 36, 40, 41, 44, 47, 50, 52, 56),
     *(60, 63, 66, 72, 76, 80, 88, 97, 100, 104, 112, 120, 127),
@@ -119,7 +119,7 @@ def _large_batches(rng: random.Random, small: int, few: int, programs: int) -> I
     for shape in shapes:
         one = Problem.parse(shape, "double")
         most = min(MOST_PRODUCTS, int(MOST_LARGE_BYTES / one.bytes), int(MOST_STEPS / one.flops))
-        yield shape, max(2, _size(rng, most / FEWEST_OF_LARGE, most)), rng.choices(TRANS, TRANS_WEIGHTS)[0]
+        yield shape, max(2, _size(rng, most / LARGE_SPREAD, most)), rng.choices(TRANS, TRANS_WEIGHTS)[0]
 
 
 def _deepbench(rng: random.Random) -> Iterator[tuple[str, str]]:

@@ -29,8 +29,8 @@ USUAL_PARTS = {
 MOST_CLUSTERED = 8
 """CTAs of a cluster that every device with clusters can run."""
 MOST_WORKSPACE_BYTES = 1 << 30
-"""Most bytes of the workspaces of a batch, whose products have one each: tens of gigabytes may be refused at the first
-launch, and batches whose workspaces take more than their operands are never near the fastest."""
+"""Most bytes of the workspaces of a batch, whose products have one each: a device may lack memory for more, and kernels
+whose workspaces take more than the operands are not near the fastest."""
 
 
 class Reduce(enum.StrEnum):

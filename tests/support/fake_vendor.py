@@ -53,6 +53,8 @@ class FakeCublas:
         self.cublasSgemmStridedBatched = _Function(lambda *args: self._batched(np.float32, ctypes.c_float, *args))
         self.cublasDgemmStridedBatched = _Function(lambda *args: self._batched(np.float64, ctypes.c_double, *args))
         self.cublasGemmEx = _Function(self._gemm_ex)
+        self.batches: list[int] = []
+        """Number of products of each call for a batch."""
         self.kinds: list[int] = []
         """Operand types of the calls of cublasGemmEx."""
 
@@ -78,6 +80,7 @@ class FakeCublas:
         a: int, lda: int, step_a: int, b: int, ldb: int, step_b: int, beta: int, c: int, ldc: int, step_c: int,
         count: int,
     ) -> int:  # fmt: skip
+        self.batches.append(count)
         head, size = (handle, trans_a, trans_b, m, n, k, alpha), np.dtype(dtype).itemsize
         for i in range(count):
             at_a, at_b, at_c = (at + i * step * size for at, step in ((a, step_a), (b, step_b), (c, step_c)))
