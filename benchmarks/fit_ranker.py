@@ -11,7 +11,7 @@ are compared with measured times. --choices writes the choices of a look-up on -
 `dataset.py measure --choices`. --unseen judges a device by the data of the others alone.
 
 Batches have a ranker of their own: trees that correct the expected times of both types. It is judged by sixths of the
-shapes, and ships as it was fitted without the first sixth. Files of batches alone fit it alone, in ten minutes.
+shapes, and ships as it was fitted without the first sixth. Files of batches alone fit it alone, in 13 minutes.
 
 The first of these commands writes the rankers of `configs/ranker`, the ranker without the first ninth for `regret.py`,
 today's figures of `regret.py` as its limits, and the page `configs/ranker/README.md`. Rankers of types and accuracies

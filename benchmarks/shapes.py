@@ -57,8 +57,8 @@ def problems(accuracy: Grade = Grade.IEEE) -> list[Problem]:
 
 
 def batches() -> list[Problem]:
-    """The batches of the data set, none of which `batches.py` measures, in an order whose every first part is a fair
-    sample. Both types of a shape follow each other."""
+    """The batches of the data set, none of which `batches.py` measures: the first ones, then more, then large ones.
+    Every first part of each of the three is a fair sample. Both types of a shape follow each other."""
     rng, aside = random.Random(SEED + 14), {each.shape for each in left_out()}
     more = [*_batches(rng, MORE_SQUARES, 44, 48, 50), *_large_batches(random.Random(SEED + 15), 40, 12, 20)]
     drawn = (

@@ -35,6 +35,7 @@ class Cublas:
         library.cublasSgemm_v2.argtypes = library.cublasDgemm_v2.argtypes = product
         typed = *product[:8], _INT, _INT, _ADDRESS, _INT, _INT, _ADDRESS, _ADDRESS, _INT, _INT, _INT, _INT
         library.cublasGemmEx.argtypes = typed
+        library.cublasSgemmStridedBatched.argtypes = library.cublasDgemmStridedBatched.argtypes = _BATCHED
         library.cublasSetStream_v2.argtypes = _ADDRESS, _ADDRESS
         library.cublasSetWorkspace_v2.argtypes = _ADDRESS, _ADDRESS, ctypes.c_size_t
         library.cublasSetMathMode.argtypes = _ADDRESS, _INT
@@ -58,7 +59,6 @@ class Cublas:
         if strides is not None:
             check(elements is Elements.OWN, "cuBLAS multiplies batches in the problem's type alone", DeviceError)
             call = library.cublasSgemmStridedBatched if single else library.cublasDgemmStridedBatched
-            call.argtypes = _BATCHED
             calls = problem.batch // strides.inner
             next_a, next_b, next_c = (outer * problem.dtype.size_bytes for outer, _ in strides.steps)
             step_a, step_b, step_c = (step for _, step in strides.steps)
